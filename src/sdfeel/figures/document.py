@@ -19,11 +19,13 @@ from sdfeel.figures.pages import (
     CHOSEN,
     DESIGN,
     HEAD,
+    OPEN,
     QUICK,
     READ,
     VERDICTS,
 )
 from sdfeel.figures.pictures import picture, well_named
+from sdfeel.figures.planned import PLANNED, seeds_planned
 from sdfeel.figures.settings import READINGS, Reading, Scale
 from sdfeel.figures.summary import (
     ORDER,
@@ -39,7 +41,6 @@ from sdfeel.figures.verdicts_together import together
 from sdfeel.report import drawing
 
 RESULTS, PAGE, PAGES = Path("results"), Path("docs/reproduce.md"), Path("docs/reproduce")
-SEEDS = 5
 Column = tuple[Scale, Reading]
 COLUMNS: tuple[Column, ...] = (
     ("full", "A"),
@@ -93,37 +94,29 @@ def _cell(results: Path, column: Column, figure: Figure, claim: Claim) -> str:
     if not figure.data:
         found = verdicts_of(results, "quick", figure.name).get(claim.id, {})
         return WORDS[found[None]["verdict"]] if found and column == ("full", "A") else ""
-    if scale not in figure.scales or reading not in figure.readings:
-        return ""
     each = verdicts_of(results, scale, figure.name).get(claim.id, {}).get(reading)
-    return "-" if each is None else WORDS[each["verdict"]]
+    if each is None:
+        return "-" if seeds_planned(figure.name, scale, reading) else ""
+    return WORDS[each["verdict"]]
 
 
 def _open(results: Path) -> str:
-    """What has not been computed, and the command that computes it."""
-    missing: dict[tuple[Scale, str], list[str]] = {}
-    for scale in ORDER:
-        for figure in FIGURES.values():
-            if not figure.data or scale not in figure.scales:
-                continue
-            kept = kept_curves.load(results, scale, figure)
-            have = {r: len(kept.seeds(figure, scale, r)) if kept else 0 for r in figure.readings}
-            wanted = [f"{r}: {n} of {SEEDS} seeds" for r, n in have.items() if n < SEEDS]
-            if wanted:
-                missing.setdefault((scale, ", ".join(wanted)), []).append(figure.name)
+    """What the design asks for and is not there, and the command that computes it."""
+    missing: dict[tuple[Scale, Reading, int, int], list[str]] = {}
+    for (scale, reading), planned in PLANNED.items():
+        for name, wanted in planned.items():
+            kept = kept_curves.load(results, scale, FIGURES[name])
+            have = len(kept.seeds(FIGURES[name], scale, reading)) if kept else 0
+            if have < wanted:
+                missing.setdefault((scale, reading, have, wanted), []).append(name)
     if not missing:
         return ""
-    rows = []
-    for (scale, done), names in missing.items():
-        data = " --data DIRECTORY" if scale != "quick" else ""
-        command = f"`sdfeel figure {','.join(names)} --scale {scale} --run --keep{data}`"
-        rows.append(f"| {scale} | {done} | {command} |\n")
-    head = "| scale | done | command |\n|---|---|---|\n"
-    text = (
-        "\n## Not computed with this rule yet\n\nA dash in the table of verdicts stands for a "
-        "figure listed here. What is done is kept, and\nthe command continues from there.\n\n"
-    )
-    return text + head + "".join(rows)
+    rows = ["| scale | reading | seeds | command |\n|---|---|---|---|\n"]
+    for (scale, reading, have, wanted), names in missing.items():
+        options = f"--scale {scale} --reading {reading} --seeds {wanted}"
+        command = f"`sdfeel figure {','.join(names)} {options} --run --keep --data DIRECTORY`"
+        rows.append(f"| {scale} | {reading} | {have} of {wanted} | {command} |\n")
+    return OPEN + "".join(rows)
 
 
 def _quick(results: Path) -> str:

@@ -1,4 +1,4 @@
-"""How large "much", "substantially", "similar" and "no worse" are: written down before looking.
+"""How large "much", "substantially", "similar" and "no worse" are: written down before the runs.
 
 Every number here was fixed before a run of the figures that use it was judged by it.
 """

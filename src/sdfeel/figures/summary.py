@@ -2,7 +2,7 @@
 
 import csv
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from sdfeel.figures import kept_curves
 from sdfeel.figures.catalogue import FIGURES
 from sdfeel.figures.figure import Claim, Figure
 from sdfeel.figures.judging import load
-from sdfeel.figures.pages import HEADLINES
+from sdfeel.figures.pages import FIRST, HEADLINES, PLACES
 from sdfeel.figures.settings import READINGS, Reading, Scale
 
 ORDER: tuple[Scale, ...] = ("full", "small", "quick")
@@ -25,11 +25,11 @@ WORDS = {
 }
 TITLES = {
     "holds": "Holds",
-    "does not hold": "Does not hold",
-    "depends": "Depends on the reading",
+    "does not hold": "Fails",
+    "depends": "Depends",
     "not decided": "Open",
     "digits": "Only on digits so far",
-    "ours": "Our own rule",
+    "ours": "Ours",
     "none": "Not computed",
 }
 PICTURED = ("holds", "does not hold", "depends", "not decided", "digits", "ours")
@@ -62,12 +62,17 @@ class ShownClaim:
     def told(self, known: Collection[Reading | None]) -> str:
         """What is claimed, where it is judged, and what a reader must know besides its group;
         `known` are the readings that any claim has at full scale."""
+        by = {reading: each["verdict"] for reading, each in self.verdicts.items() if reading}
         marks = ["small model"] if self.scale == "small" else []
-        by = {reading: WORDS[each["verdict"]] for reading, each in self.verdicts.items() if reading}
-        if len(set(by.values())) > 1:
-            marks += [f"{reading} {word}" for reading, word in by.items()]
-        elif self.kind in ("digits", "ours"):
-            marks += set(by.values())
+        if (
+            self.kind == "depends"
+        ):  # two readings: where it does not hold in one, it does in the other
+            marks += [f"only {reading}" for reading, state in by.items() if state == "holds"]
+        elif len(set(by.values())) > 1:  # what is open needs no word where its group says so
+            dull = self.kind if self.kind == "not decided" else None
+            marks += [f"{reading} {WORDS[state]}" for reading, state in by.items() if state != dull]
+        elif self.kind == "digits" or (self.kind == "ours" and "holds" not in by.values()):
+            marks += {WORDS[state] for state in by.values()}
         elif len(by) == 1 < min(len(self.figure.readings), len(known)):
             marks += [str(reading) for reading in by]
         told = f" ({', '.join(marks)})" if marks else ""
@@ -76,38 +81,43 @@ class ShownClaim:
 
 def first_screen(results: Path) -> str:
     """A paragraph for each kind of verdict, and a picture of each."""
-    shown = [_best(results, *_named(claim)) for claim in HEADLINES]
+    shown = [_best(results, *named(claim)) for claim in HEADLINES]
     groups = {kind: [each for each in shown if each.kind == kind] for kind in TITLES}
     known = {reading for each in shown if each.scale == "full" for reading in each.verdicts}
-    parts = [
+    intro = paragraph(f"{FIRST} {_counts(results)}")
+    return "\n".join((intro, bullets(groups, known), _pictures(results, groups)))
+
+
+def bullets(groups: Mapping[str, Sequence[ShownClaim]], known: Collection[Reading | None]) -> str:
+    """A paragraph for each kind of verdict."""
+    return "".join(
         paragraph(
             f"* **{_title(kind, known)}:** {'; '.join(each.told(known) for each in those)}.", "  "
         )
-        for kind, those in groups.items()
-        if those
-    ]
-    return "\n".join((_counts(results), "".join(parts), _pictures(results, groups)))
+        for kind in TITLES
+        if (those := groups[kind])
+    )
 
 
 def places() -> str:
     """Where the links of the first screen lead, as Markdown has it apart from the text."""
-    return "".join(f"[{claim}]: reproduce/{_named(claim)[0].name}.md\n" for claim in HEADLINES)
+    claims = (f"[{claim}]: reproduce/{named(claim)[0].name}.md\n" for claim in HEADLINES)
+    return PLACES + "".join(claims)
 
 
 def _counts(results: Path) -> str:
     """How many of the paper's claims hold on MNIST, for each reading, and on CIFAR-10."""
-    told = [
-        f"under {reading}, {_numbered(states)}"
-        for reading in READINGS
-        if (states := _states(results, "mnist", "full", reading))
-    ]
-    if not told:
-        return paragraph("**Nothing of this has been computed on MNIST so far.**")
-    alone = "" if len(told) > 1 else " (nothing else is computed)"
-    text = f"**Of the paper's claims about MNIST, {'; '.join(told)}**{alone}."
+    known = [(r, states) for r in READINGS if (states := _states(results, "mnist", "full", r))]
+    if not known:
+        return "**Nothing of this has been computed on MNIST so far.**"
+    (first, states), *others = known
+    told = f"{_numbered(states)} under {first}"
+    told += "".join(f"; {_counted(states)} under {reading}" for reading, states in others)
+    alone = "" if others else " (nothing else is computed)"
+    text = f"**Of the paper's claims on MNIST, {told}**{alone}"
     if states := _states(results, "cifar10", "small", "A"):
-        text += f" On CIFAR-10 with [a small model](reproduce/cifar10.md), {_numbered(states)}."
-    return paragraph(text)
+        text += f"; on CIFAR-10 ([a small model]), {_counted(states)}"
+    return f"{text}."
 
 
 def _states(results: Path, data: str, scale: Scale, reading: Reading) -> Counter[str]:
@@ -129,6 +139,11 @@ def _numbered(states: Mapping[str, int]) -> str:
     words["not decided"] = ("is open", "are open")
     found = [f"{states[s]} {one if states[s] == 1 else many}" for s, (one, many) in words.items()]
     return f"{', '.join(found[:-1])} and {found[-1]}"
+
+
+def _counted(states: Mapping[str, int]) -> str:
+    """The same numbers in the same order, where the words have just been said."""
+    return "{}, {} and {}".format(*(states[s] for s in ("holds", "does not hold", "not decided")))
 
 
 def _title(kind: str, known: Collection[Reading | None]) -> str:
@@ -156,7 +171,7 @@ def _pictures(results: Path, groups: Mapping[str, list[ShownClaim]]) -> str:
     return f"| {heads} |\n{'|---' * len(chosen)}|\n| {cells} |\n"
 
 
-def _named(claim: str) -> tuple[Figure, Claim]:
+def named(claim: str) -> tuple[Figure, Claim]:
     return next((f, c) for f in FIGURES.values() for c in f.claims if c.id == claim)
 
 
