@@ -60,31 +60,23 @@ class FlatModule:
     """A module whose numbers live in one vector: loading a model is one copy."""
 
     def __init__(self, module: nn.Module, carried: tuple[int, ...] = ()) -> None:
-        check_floats(module)
         self.module = module
-        self.trainable = [p for p in module.parameters() if p.requires_grad]
-        floats = [*self.trainable, *_other_floats(module)]
+        self.trainable, others = checked_tensors(module)
+        floats: list[Tensor] = [*self.trainable, *others]
         numbers = [tensor.numel() for tensor in floats]
         own = len(self.trainable)
         self.layout = Layout(tuple(numbers[:own]), tuple(numbers[own:]), carried)
         room = self.trainable[0].new_zeros(sum(carried))
         self.row = torch.cat([*(t.detach().reshape(-1) for t in floats), room])  # (P,)
-        self.carried = self.row[sum(numbers) :]  # not part of the module
+        *places, self.carried = self.row.split_with_sizes([*numbers, len(room)])
         self.parameters = sum(self.layout.trainable)
-        self._variances = self._adopt(floats)
-        self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
-
-    def _adopt(self, floats: list[Tensor]) -> list[Tensor]:
-        """Make every tensor of the module a view into `row`; return the running variances."""
-        variances = {id(b) for name, b in self.module.named_buffers() if "running_var" in name}
-        found, begin = [], 0
-        for tensor in floats:
-            view = self.row[begin : begin + tensor.numel()].view_as(tensor)
-            tensor.data = view
+        variances = {id(b) for name, b in module.named_buffers() if "running_var" in name}
+        self._variances: list[Tensor] = []
+        for tensor, place in zip(floats, places, strict=True):
+            tensor.data = view = place.view_as(tensor)
             if id(tensor) in variances:
-                found.append(view)
-            begin += tensor.numel()
-        return found
+                self._variances.append(view)
+        self._counters = [(b, b.clone()) for b in module.buffers() if not b.is_floating_point()]
 
     def load(self, row: Tensor) -> None:
         """Take over the numbers of `row`.
@@ -109,8 +101,9 @@ def raw(tensor: Tensor) -> NDArray[np.uint8]:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def check_floats(module: nn.Module) -> torch.dtype:
-    """The one type of all the module's numbers; InputError if it cannot be trained as a row."""
+def checked_tensors(module: nn.Module) -> tuple[list[nn.Parameter], list[Tensor]]:
+    """The tensors of a module's row, those that are trained and the others; InputError if it cannot
+    be trained as a row."""
     name = type(module).__name__
     if any(is_lazy(p) for p in module.parameters()):
         raise InputError(f"{name} has lazy layers: run one batch through it first")
@@ -119,15 +112,12 @@ def check_floats(module: nn.Module) -> torch.dtype:
         raise InputError(
             f"{name} has no trainable parameters, so there is nothing to learn: add some"
         )
-    kinds = {t.dtype for t in (*trainable, *_other_floats(module))}
+    frozen = [p for p in module.parameters() if not p.requires_grad]
+    others = [t for t in (*frozen, *module.buffers()) if t.is_floating_point()]
+    kinds = {t.dtype for t in (*trainable, *others)}
     if len(kinds) > 1 or not trainable[0].is_floating_point():
         raise InputError(
             f"{name} has {', '.join(sorted(map(str, kinds)))}: convert it to one type of real "
             f"numbers, for example module.float()"
         )
-    return trainable[0].dtype
-
-
-def _other_floats(module: nn.Module) -> list[Tensor]:
-    frozen = [p for p in module.parameters() if not p.requires_grad]
-    return [t for t in (*frozen, *module.buffers()) if t.is_floating_point()]
+    return trainable, others

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sdfeel.core import named
 from sdfeel.core.errors import InputError, at_least, told
 from sdfeel.core.named import Kind, spelled
-from sdfeel.models.flat import check_floats
+from sdfeel.models.flat import checked_tensors
 
 
 @contextmanager
@@ -137,37 +137,29 @@ def build(name: Any, shape: Shape, classes: int, seed: int, **options: Any) -> n
     # torch's initialisers use only the global generator: seed it in a fork, and restore it.
     with torch.random.fork_rng(devices=[]), portable_draws():
         torch.default_generator.manual_seed(seed)
+        found, told_as, given = NAMED.find(name), spelled(name), tuple[Any, ...]()
         if isinstance(name, str) and name in MODELS:
-            factory = MODELS[name].build
+            given = shape, classes
             if options:
-                _check_options(name, factory, options)
-            return _made(name, factory, shape, classes, **options)  # type: ignore[no-any-return]
-        found, told_as = NAMED.find(name), spelled(name)
-        if isinstance(found, nn.Module) and isinstance(name, str):
+                _check_options(name, found, options)
+        elif not isinstance(found, nn.Module):
+            _check_callable(told_as, found)
+        elif isinstance(name, str):
             raise InputError(
                 f"'{name}' is a {type(found).__name__}; give a function that builds it, whose "
                 f"weights are then drawn from the seed"
             )
-        if not isinstance(found, nn.Module):
-            found = _made(told_as, _callable(told_as, found), **options)
-    if not isinstance(found, nn.Module):
-        raise InputError(f"model {told_as} gave a {type(found).__name__}, not a torch.nn.Module")
-    return found
-
-
-def _callable(name: str, found: Any) -> Callable[..., Any]:
-    if not callable(found):
-        raise InputError(f"'{name}' is a {type(found).__name__}; give a function that builds it")
-    return found  # type: ignore[no-any-return]
-
-
-def _made(name: str, factory: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    try:
-        return factory(*arguments, **options)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(f"model {name} cannot be built: {told(error)}") from None
+        else:
+            return found
+        try:
+            module = found(*given, **options)
+        except InputError:
+            raise
+        except Exception as error:  # somebody else's code may raise anything
+            raise InputError(f"model {told_as} cannot be built: {told(error)}") from None
+    if not isinstance(module, nn.Module):
+        raise InputError(f"model {told_as} gave a {type(module).__name__}, not a torch.nn.Module")
+    return module
 
 
 def _check_options(name: str, factory: Callable[..., Any], options: dict[str, Any]) -> None:
@@ -180,7 +172,14 @@ def _check_options(name: str, factory: Callable[..., Any], options: dict[str, An
 
 def imported(path: str) -> Callable[..., Any]:
     """The function that `package.module:name` leads to."""
-    return _callable(path, named.imported(path))
+    found = named.imported(path)
+    _check_callable(path, found)
+    return found  # type: ignore[no-any-return]
+
+
+def _check_callable(name: str, found: Any) -> None:
+    if not callable(found):
+        raise InputError(f"'{name}' is a {type(found).__name__}; give a function that builds it")
 
 
 def taken(module: nn.Module, x: Tensor) -> Tensor:
@@ -210,7 +209,7 @@ def _takes(module: nn.Module, x: Tensor) -> bool:
 
 def check_fit(module: nn.Module, example: Tensor, classes: int) -> None:
     """Refuse a model that does not fit the data, before anything is run; 0 classes: any outputs."""
-    check_floats(module)
+    checked_tensors(module)
     was_training = module.training
     module.eval()
     try:
