@@ -224,16 +224,24 @@ def of_rows(
 
 def broadcast(net: Network, clients: Ints | None = None, via: Link = "client-server") -> Mixing:
     """Each of `clients` (default: all) takes the model of its home server."""
-    if clients is None:
-        return _broadcast_to_all(net, via)
-    return average(clients, net.home[clients], via=via)
+    if clients is not None:
+        return average(clients, net.home[clients], via=via)
+    key = "broadcast", via  # most schemes ask for the same in every round
+    if key not in net.memo:
+        net.memo[key] = average(net.clients, net.home[net.clients], via=via)
+    found: Mixing = net.memo[key]
+    return found
 
 
 def collect(net: Network, clients: Ints | None = None, via: Link = "client-server") -> Mixing:
     """Each server averages those of `clients` that are its own, by their sample counts."""
-    if clients is None:
-        return _collect_from_all(net, via)
-    return average(net.home[clients], clients, mass=net.samples, via=via)
+    if clients is not None:
+        return average(net.home[clients], clients, mass=net.samples, via=via)
+    key = "collect", via
+    if key not in net.memo:
+        net.memo[key] = average(net.home[net.clients], net.clients, mass=net.samples, via=via)
+    found: Mixing = net.memo[key]
+    return found
 
 
 def broadcast_within(net: Network, server: int) -> Mixing:
@@ -243,17 +251,6 @@ def broadcast_within(net: Network, server: int) -> Mixing:
         net.memo[key] = broadcast(net, net.cluster(server))
     found: Mixing = net.memo[key]
     return found
-
-
-# Most schemes ask for the same few mixings in every round of a network that never changes.
-@lru_cache(maxsize=16)
-def _broadcast_to_all(net: Network, via: Link) -> Mixing:
-    return average(net.clients, net.home[net.clients], via=via)
-
-
-@lru_cache(maxsize=16)
-def _collect_from_all(net: Network, via: Link) -> Mixing:
-    return average(net.home[net.clients], net.clients, mass=net.samples, via=via)
 
 
 @lru_cache(maxsize=16)
