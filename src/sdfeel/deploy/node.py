@@ -38,7 +38,7 @@ from sdfeel.engine.messages import Packing
 from sdfeel.engine.native.engine import BITS
 from sdfeel.engine.personal import PersonalEngine
 from sdfeel.experiment.build import build_scheme
-from sdfeel.experiment.build_data import build_data, build_reading
+from sdfeel.experiment.build_data import build_data, how_to_read
 from sdfeel.experiment.build_liars import attack_of
 from sdfeel.experiment.build_messages import build_packing, hiding, with_masks, with_noise
 from sdfeel.experiment.build_network import on_another, with_peers
@@ -268,7 +268,7 @@ def own_examples(node: NodeFile, client: int) -> Examples:
     if ":" not in node.data:
         raise InputError(f"'{node.data}' is neither an .npz file, a directory nor module:factory")
     experiment = Path(node.experiment)
-    reading = build_reading(load(experiment)) if experiment.is_file() else AS_IT_IS
+    reading = how_to_read(load(experiment)) if experiment.is_file() else AS_IT_IS
     return examples(zoo.imported(node.data)(), reading, reading.lazy)
 
 

@@ -20,8 +20,7 @@ from sdfeel.core.named import asked_for, imported, is_path, spelled
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Scheme, defaults, innermost, tolerance
 from sdfeel.core.seeds import number
-from sdfeel.core.stragglers import WAITING, Policy, StragglerPolicy
-from sdfeel.core.tolerance import OPTIONS, YES
+from sdfeel.core.stragglers import Policy, StragglerPolicy
 from sdfeel.data.federated import Federated
 from sdfeel.engine.attacks import Attack, Backdoor, Lying, poisoned
 from sdfeel.engine.base import Engine, ModuleEngine, Workload
@@ -65,13 +64,13 @@ from sdfeel.experiment.build_network import (
     with_servers,
 )
 from sdfeel.experiment.build_prices import build_cost, kind_of_rates, says
-from sdfeel.experiment.build_training import build_engine, build_workload, reading
+from sdfeel.experiment.build_training import build_engine, build_workload, preset_of
 from sdfeel.experiment.effects import Case
 from sdfeel.experiment.files import text_of
 from sdfeel.experiment.loading import hinted, rule_of
 from sdfeel.experiment.read_whereabouts import build_whereabouts
 from sdfeel.experiment.real_networks import links_table
-from sdfeel.experiment.schema import DEFAULTS, Experiment, SchemeSection, given_keys
+from sdfeel.experiment.schema import DEFAULTS, Experiment, SchemeSection
 from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.schemes import FORMER, SCHEMES, find
@@ -198,9 +197,7 @@ def settle(experiment: Experiment, parts: RunParts | None = None) -> Settled:
     known = known_metrics(experiment)  # what nobody knows is refused before any data are read
     if groups:
         chosen(groups, known)
-    rule, deadline = experiment.latency.late, experiment.latency.deadline_seconds
-    patient = isinstance(rule, str) and rule == "wait" and deadline is None
-    late = WAITING if patient else build_late(experiment)
+    late = build_late(experiment)
     loaded = load_data(experiment)
     data = split_data(experiment, loaded)
     notes = tuple(split_notes(experiment, loaded, len(data.parts)))
@@ -245,7 +242,6 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
     if section.links is not None:
         table = links_table(text_of(section.links), section.links, net.links)
         named = says(table.mbps, table.seconds), says(table.cloud_mbps, table.cloud_seconds)
-    used = frozenset(option for option in OPTIONS if tolerates.verdict(option) == YES)
     clients = None if where is None else build_whereabouts(network, where, net)
     rates, by_round = section.rates, clients is not None and clients.unit == "round"
     case = Case(
@@ -254,8 +250,6 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
         tolerates,
         net,
         own,
-        used,
-        given_keys(experiment),
         changes,
         named,
         "equal" if rates == "equal" else kind_of_rates(rates, len(net.samples)),
@@ -383,7 +377,7 @@ def evaluate_every(experiment: Experiment, data: Federated, rounds: int, measure
     for schemes that schedule a few, so that compared schemes are measured at the same rounds.
     """
     training = experiment.training
-    whole = reading(experiment).iteration_unit == "epoch"
+    whole = preset_of(experiment).iteration_unit == "epoch"
     per_iteration = len(data.train) if whole else len(data.parts) * training.batch_size
     trained = per_iteration * training.iterations / rounds
     cheap = ceil(measured / 4 / (0.08 * trained))

@@ -25,7 +25,7 @@ from sdfeel.engine.evaluate import (
     Metric,
     Which,
 )
-from sdfeel.experiment.schema import Experiment, given_keys
+from sdfeel.experiment.schema import Experiment
 from sdfeel.experiment.sections import EvaluationSection
 
 LOSS = Kind("loss", LOSSES, "sdfeel.losses")
@@ -46,7 +46,7 @@ def load_data(experiment: Experiment) -> Dataset | Federated:
     """The data as they are found: whole, or already split."""
     section = experiment.data
     where = Path(section.directory) if section.directory is not None else None
-    return sources.load(section.name, where, build_reading(experiment))
+    return sources.load(section.name, where, how_to_read(experiment))
 
 
 def split_data(experiment: Experiment, loaded: Dataset | Federated) -> Federated:
@@ -85,19 +85,18 @@ def split_data(experiment: Experiment, loaded: Dataset | Federated) -> Federated
 
 def split_notes(asked: Experiment, loaded: Dataset | Federated, clients: int) -> Iterator[str]:
     """A sentence about each key whose place the data have taken: they know their clients."""
-    given = given_keys(asked)
-    vain = [key for key in SPLITTING if key in given] if isinstance(loaded, Federated) else []
+    vain = [key for key in SPLITTING if key in asked.given] if isinstance(loaded, Federated) else []
     if vain:
         have = "has" if len(vain) == 1 else "have"
         yield f"{', '.join(vain)} {have} no effect with data that are already split"
-    if "network.clients" in given and asked.network.clients != clients:
+    if "network.clients" in asked.given and asked.network.clients != clients:
         yield (
             f"network.clients = {asked.network.clients} has no effect: the data belong to "
             f"{clients} clients"
         )
 
 
-def build_reading(experiment: Experiment) -> HowToRead:
+def how_to_read(experiment: Experiment) -> HowToRead:
     """How the data are read."""
     section = experiment.data
     return HowToRead(

@@ -157,10 +157,13 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
         raise InputError(
             "network.server_up_seconds and network.server_down_seconds go together: set both"
         )
-    used = [kind in case.used for kind in ("absent_cloud", "changing_servers", "changing_links")]
-    changes = tuple(change for change in case.schedule if used[len(change.who)])
-    link_chance = section.link_chance if used[2] else 1.0
-    up_seconds = section.server_up_seconds if used[1] else None
+    kinds = "absent_cloud", "changing_servers", "changing_links"  # by how many a change names
+    changes = tuple(change for change in case.schedule if kinds[len(change.who)] in case.used)
+    link_chance, up_seconds = section.link_chance, section.server_up_seconds
+    if link_chance < 1 and "changing_links" not in case.used:
+        link_chance = 1.0
+    if up_seconds is not None and "changing_servers" not in case.used:
+        up_seconds = None
     clients = None if case.clients is None else used_whereabouts(case, case.clients)
     if not changes and link_chance == 1 and up_seconds is None and clients is None:
         return None, ()

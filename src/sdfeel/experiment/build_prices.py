@@ -19,7 +19,7 @@ from sdfeel.data.federated import Federated
 from sdfeel.engine.messages import FLOAT, Packing
 from sdfeel.engine.parts import GRADIENTS
 from sdfeel.experiment.build_network import server_graph
-from sdfeel.experiment.build_training import reading
+from sdfeel.experiment.build_training import preset_of
 from sdfeel.experiment.effects import Rates
 from sdfeel.experiment.files import clients_table, mahimahi_table, read_speeds, text_of, trace_table
 from sdfeel.experiment.read_whereabouts import build_whereabouts
@@ -74,7 +74,7 @@ def build_cost(
         packed["server-server"] = packing.across.bits(layout.priced)
     gradients = GRADIENTS.get(experiment.personal.method, 1)
     busy = 1.0 if section.cores is None else max(clients / section.cores, 1.0)
-    preset = reading(experiment)
+    preset = preset_of(experiment)
     steps = latency.step_seconds(
         speeds,
         data.samples,

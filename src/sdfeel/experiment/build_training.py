@@ -55,7 +55,7 @@ def build_training(experiment: Experiment) -> Training:
         options=options,
         proximal=training.proximal,
         penalties=regularised,
-        iteration=reading(experiment).iteration_unit,
+        iteration=preset_of(experiment).iteration_unit,
         private=private,
         schedule=rates,
         clip_norm=training.clip_norm,
@@ -118,7 +118,7 @@ def local_step(experiment: Experiment) -> Local:
     return optimizers.local_step(build_training(experiment))
 
 
-def reading(experiment: Experiment) -> latency.Reading:
+def preset_of(experiment: Experiment) -> latency.Reading:
     """The preset with the experiment's own choices on top."""
     section = experiment.latency
     keys = ("samples_per_iteration", "backward_factor", "iteration_unit")

@@ -7,6 +7,7 @@ need in order to have an effect. A key in neither place always has one.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from sdfeel.core.named import is_path, spelled
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Change
 from sdfeel.core.scheme import Scheme, conditions, defaults
-from sdfeel.core.tolerance import IGNORED, Tolerates
+from sdfeel.core.tolerance import IGNORED, OPTIONS, YES, Tolerates
 from sdfeel.core.whereabouts import Whereabouts
 from sdfeel.data.sources import DATASETS
 from sdfeel.data.tables import is_table
@@ -39,13 +40,16 @@ class Case:
     tolerates: Tolerates
     net: Network
     own: Network  # as the scheme uses it
-    used: frozenset[str]  # which of `core.tolerance.OPTIONS` the scheme makes use of
-    given: frozenset[str]  # keys whose values are not the default's
     schedule: tuple[Change, ...] = ()  # what network.changes says
     links: tuple[bool, bool] = (False, False)  # does radio.links name servers? the cloud?
     rates: Rates = "equal"  # what the clients' mean rates come from
     engine: str = "native"  # which computes
     clients: Whereabouts | None = None  # what network.whereabouts says
+
+    @cached_property
+    def used(self) -> frozenset[str]:
+        """Which of `core.tolerance.OPTIONS` the scheme makes use of."""
+        return frozenset(each for each in OPTIONS if self.tolerates.verdict(each) == YES)
 
     @property
     def lanes(self) -> bool:
@@ -101,10 +105,11 @@ class Case:
 def asked(case: Case) -> Iterator[tuple[str, str]]:
     """The options of `core.tolerance` that are set, each with the key that sets it."""
     network, latency = case.experiment.network, case.experiment.latency
+    given = case.experiment.given
     lines = {len(change.who) for change in case.schedule}
     if case.several:
         for key, option in (("graph", "graph"), ("mixing", "mixing")):
-            if f"network.{key}" in case.given and not case.consensus:
+            if f"network.{key}" in given and not case.consensus:
                 yield option, f"network.{key}"
         if case.net.peers is not None:
             yield "peers", f"network.mixing = {case.net.peers.name}"
@@ -124,7 +129,7 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "moving_clients", "network.whereabouts (moves)"
     if case.clients is not None and case.clients.absences:
         yield "absent_clients", "network.whereabouts (absences)"
-    for key in sorted({"sampling.clients", "sampling.share"} & case.given):
+    for key in sorted({"sampling.clients", "sampling.share"} & given):
         yield "sampling", key
     failing = network.server_up_seconds is not None or 1 in lines
     # Clients in several cells continue with another server while their own is away, if all wait
@@ -178,6 +183,15 @@ def _where(path: str, *values: Any) -> Need:
     )
 
 
+def _set(*paths: str) -> Need:
+    """One of these keys has a value."""
+    values, (*others, last) = [attrgetter(path) for path in paths], paths
+    return Need(
+        lambda case: any(value(case.experiment) not in (None, 0, "none", []) for value in values),
+        f"without {', '.join(others)} or {last}" if others else f"without {last}",
+    )
+
+
 def _over(link: Link) -> Need:
     """Models travel on links of this kind."""
     return Need(lambda case: link in case.tolerates.links)
@@ -186,23 +200,23 @@ def _over(link: Link) -> Need:
 SEVERAL = Need(lambda case: case.several, "with one edge server")
 CELLS = Need(lambda case: case.cells or not case.several)
 ACROSS = Need(lambda case: case.consensus or "server-server" in case.tolerates.links)
-OVERLAPPING = Need(lambda case: case.experiment.network.overlap > 0, "without network.overlap")
+OVERLAPPING = _set("network.overlap")
 DISTANT = Need(lambda case: case.rates not in ("equal", "mbps"), "without radio.rates = distance")
 NO_FILE = Need(lambda case: case.experiment.devices.file is None, "together with devices.file")
 NEARBY = Need(lambda case: "client-server" in case.tolerates.links or case.measured_channels)
 
-STEPPING = Need(lambda case: case.experiment.server.optimizer != "none", "without server.optimizer")
+STEPPING = _set("server.optimizer")
 JUDGED = Need(
     lambda case: spelled(case.experiment.robust.cluster) != "none", "without robust.cluster"
 )
 COMPARED = Need(
     lambda case: (
-        case.several
+        spelled(case.experiment.robust.servers) != "none"
+        and case.several
         and "server_rule" in case.used
-        and spelled(case.experiment.robust.servers) != "none"
     )
 )
-PERSONAL = Need(lambda case: case.experiment.personal.method != "none", "without personal.method")
+PERSONAL = _set("personal.method")
 EXPECTED = Need(
     lambda case: (
         case.experiment.robust.before != "none"
@@ -217,16 +231,9 @@ CLIPPING = Need(
     ),
     "without robust.cluster = centred-clipping or robust.servers = clipped-gossip",
 )
-ATTACKED = Need(lambda case: case.experiment.attack.kind != "none", "without attack.kind")
+ATTACKED = _set("attack.kind")
 UNNAMED = Need(lambda case: not case.experiment.attack.who, "together with attack.who")
-SOMEBODY = Need(
-    lambda case: bool(
-        case.experiment.attack.clients
-        or case.experiment.attack.servers
-        or case.experiment.attack.who
-    ),
-    "without attack.clients, attack.servers or attack.who",
-)
+SOMEBODY = _set("attack.clients", "attack.servers", "attack.who")
 SEVERAL_STEPS = Need(lambda case: not case.single_steps, "with scheme.tau1 = 1")
 PRIVATE = _where("privacy.protects", "clients", "examples")
 PER_CLIENT = Need(
@@ -246,10 +253,7 @@ OWN_DATA = Need(
     "with data whose examples have neither columns nor code",
 )
 
-ANEW = Need(
-    lambda case: not is_table(spelled(case.experiment.data.name)),
-    "with a table",
-)
+ANEW = Need(lambda case: not is_table(spelled(case.experiment.data.name)), "with a table")
 FOLDER = Need(
     lambda case: Path(spelled(case.experiment.data.name)).is_dir(), "without a folder of pictures"
 )
@@ -272,12 +276,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "network.overlap": (SEVERAL,),
     "network.cloud": (SEVERAL,),
     "network.link_chance": (SEVERAL,),
-    "network.whereabouts_period": (
-        Need(
-            lambda case: case.experiment.network.whereabouts is not None,
-            "without network.whereabouts",
-        ),
-    ),
+    "network.whereabouts_period": (_set("network.whereabouts"),),
     "data.directory": (
         Need(
             lambda case: (
@@ -311,10 +310,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "attack.clients": (ATTACKED,),
     "attack.servers": (ATTACKED,),
     "attack.who": (ATTACKED,),
-    "attack.placement": (
-        UNNAMED,
-        Need(lambda case: case.experiment.attack.clients > 0, "without attack.clients"),
-    ),
+    "attack.placement": (UNNAMED, _set("attack.clients")),
     "attack.strength": (ATTACKED, SOMEBODY),
     "attack.target": (_where("attack.kind", "backdoor"), SOMEBODY),
     "training.momentum": (SEVERAL_STEPS,),
@@ -426,12 +422,12 @@ CLASHES: tuple[tuple[tuple[Need, ...], str], ...] = (
         "sends differences between them: set one of the two to none",
     ),
     (
-        (PERSONAL, Need(lambda case: case.experiment.evaluation.estimates)),
+        (PERSONAL, _set("evaluation.estimates")),
         "evaluation.estimates is about one model that all share, but personal.method is {method}: "
         "leave one of them out",
     ),
     (
-        (PERSONAL, Need(lambda case: case.experiment.evaluation.own_steps > 0)),
+        (PERSONAL, _set("evaluation.own_steps")),
         "evaluation.own_steps is about what clients make of a model that all share, but "
         "personal.method is {method}: leave one of them out",
     ),
@@ -466,7 +462,8 @@ def notes(case: Case) -> tuple[str, ...]:
     """What is set and has no effect, in sentences."""
     options = tuple(asked(case))
     vain: dict[str, list[str]] = {"": tolerance.ignored(case.tolerates, options) if options else []}
-    for key in (key for key in KEYS if key in case.given):
+    given = case.experiment.given
+    for key in (key for key in KEYS if key in given):
         missing = next((need for need in KEYS[key] if not need.holds(case)), None)
         if missing is not None:
             vain.setdefault(missing.otherwise, []).append(key)
@@ -494,6 +491,6 @@ def _vain_options(case: Case) -> Iterator[tuple[str, str]]:
             other = chosen.get(key, usual[key])
             counts = (None if other == "none" else other) in need.values
         else:
-            counts = need.key in case.given
+            counts = need.key in case.experiment.given
         if not counts and chosen.get(option, usual[option]) not in (usual[option], None):
             yield f"scheme.{option}", need.otherwise

@@ -458,6 +458,19 @@ class Experiment(Section):
             raise InputError(sentence(error)) from None
 
     @property
+    def given(self) -> frozenset[str]:
+        """Keys that differ from their defaults. (A file written by `sdfeel init` holds all.)"""
+        usual = {name: vars(each) for name, each in DEFAULTS if isinstance(each, Section)}
+        # A thing itself, such as an array, is never a default.
+        plain: tuple[type, ...] = (str, int, float, list, dict, type(None))
+        return frozenset(
+            f"{name}.{key}"
+            for name, values in usual.items()
+            for key, value in vars(getattr(self, name)).items()
+            if not isinstance(value, plain) or value != values[key]
+        )
+
+    @property
     def fingerprint(self) -> str:
         """A hash of everything that decides the result."""
         aside = {"checkpoint": True, "tracking": True}
@@ -480,19 +493,6 @@ class Experiment(Section):
     def text(self) -> str:
         """The experiment as a file."""
         return toml.document(self.model_dump(mode="json"))
-
-
-def given_keys(experiment: Experiment) -> frozenset[str]:
-    """Keys that differ from their defaults. (A file written by `sdfeel init` holds all keys.)"""
-    sections = [(name, vars(section)) for name, section in DEFAULTS if isinstance(section, Section)]
-    # A thing itself, such as an array, is never a default.
-    plain: tuple[type, ...] = (str, int, float, list, dict, type(None))
-    return frozenset(
-        f"{name}.{key}"
-        for name, usual in sections
-        for key, value in vars(getattr(experiment, name)).items()
-        if not isinstance(value, plain) or value != usual[key]
-    )
 
 
 DEFAULTS = Experiment()

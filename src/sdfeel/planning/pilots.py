@@ -16,7 +16,7 @@ from sdfeel.core.scheme import Scheme
 from sdfeel.engine.base import ModuleEngine
 from sdfeel.engine.estimates import probing
 from sdfeel.experiment import build, build_network, effects
-from sdfeel.experiment.build_training import build_engine, build_workload, reading
+from sdfeel.experiment.build_training import build_engine, build_workload, preset_of
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning import candidates as space
 from sdfeel.planning.candidates import Candidate
@@ -48,7 +48,7 @@ class Workshop:
         self._shifts: dict[str, bool] = {}  # whether a scheme corrects gradients
         self._met: dict[Candidate, bool] = {}  # whether anybody meets the deadline
         # Where one iteration is a pass over the data, clients drift apart within it.
-        whole = reading(base).iteration_unit == "epoch"
+        whole = preset_of(base).iteration_unit == "epoch"
         mean = self.prepared.data.samples.mean() / base.training.batch_size
         self._batches = max(float(mean), 1.0) if whole else 1.0
 

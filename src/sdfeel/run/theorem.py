@@ -13,7 +13,7 @@ from sdfeel.core.seeds import rng
 from sdfeel.engine.batches import passes
 from sdfeel.engine.estimates import probing
 from sdfeel.experiment.build import Prepared
-from sdfeel.experiment.build_training import reading
+from sdfeel.experiment.build_training import preset_of
 from sdfeel.run.bounds import Covered, Promise
 from sdfeel.run.loss_estimates import curvature, look
 from sdfeel.schemes import terms as terms_of
@@ -99,7 +99,7 @@ def _plain(ready: Prepared) -> bool:
 
 def _batches(ready: Prepared) -> int:
     """Steps in one local iteration; if it is a pass over the data, those of the largest client."""
-    if reading(ready.experiment).iteration_unit == "batch":
+    if preset_of(ready.experiment).iteration_unit == "batch":
         return 1
     size = ready.experiment.training.batch_size
     return max(passes(part, size) for part in ready.data.parts)

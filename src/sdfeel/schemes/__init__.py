@@ -144,8 +144,7 @@ def find(given: Any) -> type[Scheme]:
     """The class of a scheme, by its name, `package.module:name`, or the scheme itself."""
     found = NAMED.find(given)
     kind: type[Scheme] = found if isinstance(found, type) else type(found)
-    missing = lacking(kind)
-    if missing:
+    if kind not in SCHEMES.values() and (missing := lacking(kind)):
         raise InputError(
             f"scheme must have the methods adapt, lanes, work and mix, but {kind.__name__} lacks "
             f"{', '.join(missing)}"
