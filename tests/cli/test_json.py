@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from sdfeel.bench import scale
 from sdfeel.cli import app
 from tests.cli.command import Outcome, call, settings
 
@@ -111,10 +112,10 @@ def test_a_document_goes_to_the_standard_output_of_its_own_command() -> None:
     assert json.loads(second.stdout) == parsed(first)
 
 
-def test_a_failed_command_prints_no_document() -> None:
+def test_a_failed_command_prints_its_error_as_a_document() -> None:
     outcome = call("run", *settings(training_learning_rate="1e30"), "--out", "run", "--json")
     assert outcome.code != 0
-    assert outcome.out == ""
+    assert json.loads(outcome.out) == {"error": outcome.sentence.removeprefix("sdfeel: ")}
 
 
 def test_what_is_not_a_number_becomes_null() -> None:
@@ -141,3 +142,41 @@ def test_a_comparison_is_one_document_with_a_record_per_scheme() -> None:
     assert [run["scheme"] for run in told["runs"]] == ["sd-feel", "fedavg"]
     assert Path(told["report"]).is_file()
     assert Path(told["picture"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("run", "--set", "training.iterations=many"), "training.iterations must be a whole"),
+        (("run", "absent.toml"), "no experiment file absent.toml"),
+        (("run", "--nonsense"), "the command line is wrong"),
+        (("resume", "absent"), "absent"),
+        (("show", "absent"), "absent"),
+        (("compare", "--schemes", "nonsense"), "unknown scheme 'nonsense'"),
+        (("plan", "--target-loss", "-1"), ""),
+        (("bench", "scale", "--clients", "many"), "--clients must be whole numbers"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, tuple) else "",
+)
+def test_a_command_that_fails_prints_exactly_one_document(
+    arguments: tuple[str, ...], told: str
+) -> None:
+    outcome = call(*arguments, "--json")
+    assert outcome.code != 0
+    assert told in json.loads(outcome.out)["error"]
+    assert outcome.err
+
+
+def test_a_list_that_was_cut_short_is_a_document_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = scale.measured
+
+    def once(point: scale.Point) -> scale.Grown:
+        if point.clients > 4:
+            raise KeyboardInterrupt
+        return measured(point)
+
+    monkeypatch.setattr(scale, "measured", once)
+    options = ("--clients", "4,8", "--servers", "1", "--rounds", "1")
+    outcome = call("bench", "scale", *options, "--json")
+    assert outcome.code == 130
+    assert [each["clients"] for each in json.loads(outcome.out)] == [4]

@@ -1,7 +1,10 @@
 import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
+from typing import Any, Literal, cast, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 
 from sdfeel.core.errors import InputError
@@ -10,6 +13,7 @@ from sdfeel.experiment.build import build_scheme
 from sdfeel.experiment.loading import ELSEWHERE, checked, keys, load, template
 from sdfeel.experiment.schema import CompressionSection, Experiment
 from sdfeel.schemes import SCHEMES
+from sdfeel.schemes.async_sd_feel import AsyncSDFeel
 
 
 def test_nothing_given_means_all_defaults() -> None:
@@ -100,7 +104,7 @@ def test_a_wrong_setting_gets_one_clear_sentence(setting: str, message: str) -> 
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(b"seed = = 3", "is not valid TOML"), (b"\xff\xfe", "cannot read the experiment file")],
+    [(b"seed = = 3", "is not valid TOML"), (b"\xff\xfe", "line 1 is not UTF-8 text")],
 )
 def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
     file = tmp_path / "e.toml"
@@ -141,3 +145,35 @@ def test_what_is_called_otherwise_elsewhere_is_sent_to_a_key_that_exists(word: s
     options = {f"scheme.{name}" for scheme in SCHEMES.values() for name in meanings(scheme)}
     for key in re.findall(r"[a-z]+\.[a-z_0-9]+", ELSEWHERE[word]):
         assert key in keys().keys() | options
+
+
+WRONG = {"a whole number": (True, "3", 3.0), "a number": (True, "0.5"), "true or false": (1, "yes")}
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMES))
+def test_options_of_schemes_are_as_strict_as_all_other_keys(name: str) -> None:
+    for each in fields(cast(Any, SCHEMES[name])):
+        usual = getattr(SCHEMES[name](), each.name)
+        kinds = {bool: "true or false", int: "a whole number", float: "a number"}
+        if type(usual) not in kinds:
+            continue
+        words = kinds[type(usual)]
+        for given in WRONG[words]:
+            experiment = checked({"scheme": {"name": name, each.name: given}})
+            with pytest.raises(InputError, match=rf"scheme\.{each.name} must be {words}, got"):
+                build_scheme(experiment)
+
+
+def test_a_list_of_numbers_in_a_program_is_one_in_a_file() -> None:
+    asked = checked({"scheme": {"name": "async-sd-feel", "deadline": [1.0, 2]}})
+    assert build_scheme(asked)[0] == AsyncSDFeel(deadline=cast(Any, [1.0, 2]))
+    assert AsyncSDFeel(deadline=cast(Any, np.array([1.0, 2.0]))) == AsyncSDFeel(deadline=(1.0, 2.0))
+
+
+@pytest.mark.parametrize("name", sorted(SCHEMES))
+def test_a_word_that_an_option_does_not_take_is_refused(name: str) -> None:
+    scheme = SCHEMES[name]
+    words = [n for n, hint in get_type_hints(scheme).items() if get_origin(hint) is Literal]
+    for each in words:
+        with pytest.raises(InputError, match=rf"unknown scheme\.{each} 'nonsense'"):
+            scheme(**{each: "nonsense"})

@@ -204,7 +204,7 @@ def test_fast_clusters_pull_the_fixed_point_and_balancing_repairs_only_the_sizes
     [
         ({"deadline": 0.0}, "scheme.deadline must be above 0 seconds, got 0"),
         ({"psi": "polynomial", "psi_a": 0.0}, "scheme.psi_a must be above 0, got 0"),
-        ({"psi": "papper"}, "unknown psi 'papper': did you mean 'paper'"),
+        ({"psi": "papper"}, "unknown scheme.psi 'papper': did you mean 'paper'"),
         ({"theta_min": 0}, "scheme.theta_min must be at least 1, got 0"),
     ],
 )

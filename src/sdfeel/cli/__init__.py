@@ -2,7 +2,7 @@
 
 import os
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 import typer
 
@@ -124,9 +124,28 @@ def options(
 
 
 def main() -> None:
-    """Run a command; report a mistake in one sentence."""
+    """Run a command; report a mistake in one sentence, with --json as a document, too."""
+    as_json = "--json" in sys.argv
     try:
-        with common.reserved_stdout() if "--json" in sys.argv else nullcontext():
+        _run(as_json)
+    except SystemExit as end:
+        if as_json and end.code:
+            with suppress(OSError):  # the reader may have gone
+                common.print_failure(_sentence(end.code))
+        raise
+
+
+def _sentence(code: str | int) -> str:
+    """Why a command failed, as far as its exit code says it."""
+    if isinstance(code, str):
+        return code.removeprefix("sdfeel: ")
+    why = {2: "the command line is wrong", 130: "it was interrupted"}
+    return why.get(code, f"the exit code is {code}") + ": standard error says more"
+
+
+def _run(as_json: bool) -> None:
+    try:
+        with common.reserved_stdout() if as_json else nullcontext():
             app()
     except SdfeelError as error:
         if os.environ.get("SDFEEL_TRACEBACK"):

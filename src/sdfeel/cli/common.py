@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stdout
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any, TextIO
+from typing import Annotated, Any, Literal, TextIO
 
 import typer
 from rich.console import Console
@@ -60,13 +60,14 @@ Target = Annotated[
 
 
 _document: TextIO | None = None  # where JSON goes once standard output is reserved for it
+_printed: Literal["nothing", "a part", "a document"] = "nothing"  # there, by this command
 
 
 @contextmanager
 def reserved_stdout() -> Iterator[None]:
     """Keep standard output for the document: whatever a user's model prints goes to stderr."""
-    global _document
-    before, _document = _document, sys.stdout
+    global _document, _printed
+    before, _document, _printed = _document, sys.stdout, "nothing"
     try:
         with redirect_stdout(sys.stderr):
             yield
@@ -76,23 +77,33 @@ def reserved_stdout() -> Iterator[None]:
 
 def print_json(document: Any) -> None:
     """One document on standard output; what JSON cannot express (NaN) becomes null."""
-    out = _document if _document is not None else sys.stdout
-    out.write(json.dumps(sayable(document), indent=2) + "\n")
-    out.flush()
+    _print(json.dumps(sayable(document), indent=2) + "\n", "a document")
 
 
 def print_part(part: Any, first: bool) -> None:
     """One element of a list on standard output, at once; `print_end` ends the list."""
-    out = _document if _document is not None else sys.stdout
-    out.write(("[\n  " if first else ",\n  ") + json.dumps(sayable(part)))
-    out.flush()
+    _print(("[\n  " if first else ",\n  ") + json.dumps(sayable(part)), "a part")
 
 
 def print_end() -> None:
     """The end of a list that `print_part` began."""
+    _print("\n]\n", "a document")
+
+
+def print_failure(sentence: str) -> None:
+    """What makes standard output one document, whatever was printed before a command failed."""
+    if _printed == "nothing":
+        print_json({"error": sentence})
+    elif _printed == "a part":
+        print_end()
+
+
+def _print(text: str, so_far: Literal["a part", "a document"]) -> None:
+    global _printed
     out = _document if _document is not None else sys.stdout
-    out.write("\n]\n")
+    out.write(text)
     out.flush()
+    _printed = so_far
 
 
 def check_target(target: float | None) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import isfinite
@@ -154,3 +155,36 @@ def sayable(document: Any) -> Any:
     if isinstance(document, list | tuple):
         return [sayable(item) for item in document]
     return finite(document) if isinstance(document, float) else document
+
+
+DEEPEST = 100  # tables and lists within one another: ours have four
+
+
+def of_toml(content: bytes) -> dict[str, Any]:
+    """What the content of a TOML file says, as anybody's editor has saved it; ValueError with a
+    sentence where it says nothing.
+
+    >>> of_toml(b"\xef\xbb\xbfseed = 1\r\n")
+    {'seed': 1}
+    """
+    try:
+        found = tomllib.loads(content.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ValueError(f"line {line} is not UTF-8 text: save the file as UTF-8") from None
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError as error:  # Python's limit on the digits of a number
+        raise ValueError("it has a number of thousands of digits: write a shorter one") from error
+    level: list[Any] = [found]
+    for _ in range(DEEPEST):
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [each for values in inner for each in values if isinstance(each, dict | list)]
+        if not level:
+            return found
+    raise ValueError(_TOO_DEEP)
+
+
+_TOO_DEEP = "its tables or lists are nested too deeply: nothing here needs more than four levels"

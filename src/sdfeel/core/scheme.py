@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Protocol, get_args, get_origin, get_t
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, ints
-from sdfeel.core.errors import InputError, said
+from sdfeel.core.errors import InputError, said, unknown
 from sdfeel.core.learning_rates import Schedule
 from sdfeel.core.link_times import LinkTimes
 from sdfeel.core.mixing import Mixing, selected
@@ -375,12 +375,22 @@ def check_kinds(scheme: Any) -> None:
     Experiment files are read by these kinds. A program may pass anything, and half a step, or a
     text where a number belongs, would otherwise show itself only in the middle of a run.
     """
-    for name, kinds in _kinds(scheme.__class__).items():
-        value = getattr(scheme, name)
-        if not any(_is(value, kind) for kind in kinds):
-            words = [_WORDS.get(get_origin(kind) or kind, "one of its values") for kind in kinds]
-            told = " or ".join(dict.fromkeys(words))
-            raise InputError(f"scheme.{name} must be {told}, got {said(value)}")
+    for name in _kinds(scheme.__class__):
+        check_kind(scheme.__class__, name, getattr(scheme, name))
+
+
+def check_kind(scheme: type, name: str, value: Any) -> None:
+    """The same for one option, before it is read; kinds that only its own scheme knows pass."""
+    kinds = _kinds(scheme)[name]
+    words = [_WORDS.get(get_origin(kind) or kind) for kind in kinds]
+    if None in words:
+        return
+    if not any(_is(value, kind) for kind in kinds):
+        told = " or ".join(dict.fromkeys(map(str, words)))
+        raise InputError(f"scheme.{name} must be {told}, got {said(value)}")
+    known = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+    if isinstance(value, str) and known and value not in known:
+        raise unknown(f"scheme.{name}", value, known)
 
 
 _WORDS = {
@@ -410,7 +420,7 @@ def _is(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if get_origin(kind) is tuple:
-        return isinstance(value, tuple) and all(_is(each, get_args(kind)[0]) for each in value)
+        return isinstance(value, tuple | list) and all(_is(each, get_args(kind)[0]) for each in value)
     return isinstance(value, str if get_origin(kind) is Literal else kind)
 
 

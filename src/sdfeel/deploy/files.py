@@ -10,7 +10,6 @@ A node accepts only those who hold the same two shared files, byte for byte.
 
 import hashlib
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +21,14 @@ from pydantic import Field, ValidationError
 from sdfeel.core.cost import Cost, Overheads, Power
 from sdfeel.core.errors import InputError, RunError, unknown
 from sdfeel.core.network import Network
-from sdfeel.core.run_files import NEAR_ALLOW, NEAR_EXPERIMENT, NEAR_NETWORK, NODE, write_atomic
+from sdfeel.core.run_files import (
+    NEAR_ALLOW,
+    NEAR_EXPERIMENT,
+    NEAR_NETWORK,
+    NODE,
+    of_toml,
+    write_atomic,
+)
 from sdfeel.core.sparse import Sparse
 from sdfeel.experiment import toml
 from sdfeel.experiment.build import Prepared
@@ -117,10 +123,10 @@ def read_policy(words: Sequence[str]) -> PolicySection:
 def read_node(path: Path) -> NodeFile:
     """A node file with all its paths made absolute."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = of_toml(path.read_bytes())
     except OSError as error:
         raise InputError(f"cannot read the node file {path}: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, too
+    except ValueError as error:
         raise InputError(f"{path} is not valid TOML: {error}") from None
     try:
         node = NodeFile.model_validate(values)

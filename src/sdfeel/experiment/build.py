@@ -18,7 +18,7 @@ from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, UnknownName, unknown
 from sdfeel.core.named import asked_for, imported, is_path, spelled
 from sdfeel.core.network import Network
-from sdfeel.core.scheme import Scheme, defaults, innermost, tolerance
+from sdfeel.core.scheme import Scheme, check_kind, defaults, innermost, tolerance
 from sdfeel.core.seeds import number
 from sdfeel.core.stragglers import Policy, StragglerPolicy
 from sdfeel.data.federated import Federated
@@ -428,8 +428,11 @@ def _build_plain(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
         if foreign
         else ()
     )
+    options = {key: value for key, value in given.items() if key in own}
+    for key, value in options.items():  # pydantic would read `true` as 1, and "3" as 3
+        check_kind(kind, key, value)
     try:
-        return _reader(kind).validate_python({k: v for k, v in given.items() if k in own}), notes
+        return _reader(kind).validate_python(options), notes
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"] if isinstance(part, str))

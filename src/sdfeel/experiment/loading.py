@@ -1,6 +1,5 @@
 """An experiment from a file, settings and nested values, or one clear error about them."""
 
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from sdfeel.core.errors import InputError, UnknownName, of_kind, said, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import ALIASES, TOPOLOGIES
 from sdfeel.core.peers import NAMES as PEERS
+from sdfeel.core.run_files import of_toml
 from sdfeel.data.clusters import ASSIGNMENTS
 from sdfeel.data.partition import PARTITIONS, USERS
 from sdfeel.data.sources import DATASETS
@@ -130,14 +130,14 @@ def _help(text: str | None) -> str:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return of_toml(file.read_bytes())
     except FileNotFoundError:
         raise InputError(
             f"no experiment file {file}: write one with `sdfeel init {file}`"
         ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the experiment file {file}: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise InputError(f"cannot read the experiment file {file}: {error.strerror}") from None
+    except ValueError as error:
         raise InputError(f"{file} is not valid TOML: {error}") from None
 
 
@@ -146,8 +146,8 @@ def _parsed(setting: str) -> tuple[list[str], Any]:
     if not equals or not path.strip():
         raise InputError(f"'{setting}' is not a setting: write section.key=value")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = of_toml(f"value = {text}".encode(errors="surrogateescape"))["value"]
+    except ValueError:
         words = {"true": True, "false": False, "none": None}
         value = words.get(text.lower(), text)  # any other bare word is a string
     return path.strip().split("."), value

@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import time
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Ints, Singles
 from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError, printable, unknown
-from sdfeel.core.run_files import NEAR_ALLOW, client_arrays
+from sdfeel.core.run_files import NEAR_ALLOW, client_arrays, of_toml
 from sdfeel.core.seeds import rng
 from sdfeel.engine.codes import Coding
 from sdfeel.engine.guards import UpdateGuard
@@ -210,10 +209,10 @@ class DeviceNode:
     @classmethod
     def read(cls, path: Path) -> "DeviceNode":
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
+            values = of_toml(path.read_bytes())
         except OSError as error:
             raise InputError(f"cannot read the node file {path}: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise InputError(f"{path} is not valid TOML: {error}") from None
         if "trainer" in values:
             raise InputError(f"{path} names a trainer, but a device trains with its library alone")

@@ -1,7 +1,6 @@
 """Which runs belong together: as they were made, or else those that differ in seeds alone."""
 
 import json
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sdfeel.core.errors import InputError, RunError, of_kind
-from sdfeel.core.run_files import EVENTS, EXPERIMENT, GROUP, write_atomic
+from sdfeel.core.run_files import EVENTS, EXPERIMENT, GROUP, of_toml, write_atomic
 from sdfeel.report.history import History
 from sdfeel.report.styles import SEED, group_styles
 from sdfeel.run import store
@@ -153,7 +152,7 @@ def _alike(directories: Sequence[Path]) -> dict[str, list[Path]]:
 
 def _experiment(directory: Path) -> str:
     try:
-        known = tomllib.loads((directory / EXPERIMENT).read_text(encoding="utf-8"))
+        known = of_toml((directory / EXPERIMENT).read_bytes())
     except (OSError, ValueError):
         return str(directory)
     return same_but_for_seed(known)

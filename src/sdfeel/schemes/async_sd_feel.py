@@ -9,12 +9,12 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import InputError, at_least, unknown
+from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, broadcast, broadcast_within, star_among
 from sdfeel.core.network import Network
 from sdfeel.core.portable import dot
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work, check_kinds
-from sdfeel.core.staleness import PSI, Counter, trust
+from sdfeel.core.staleness import Counter, trust
 from sdfeel.core.tolerance import EDGE, IGNORED, Only, Tolerates
 
 NO_LIMIT = 2**31  # steps; the deadline is the limit
@@ -63,10 +63,10 @@ class AsyncSDFeel:
     )
 
     def __post_init__(self) -> None:
+        if isinstance(self.deadline, list | np.ndarray):  # as programs write several numbers
+            object.__setattr__(self, "deadline", tuple(np.asarray(self.deadline).tolist()))
         check_kinds(self)
         at_least("scheme.theta_min", self.theta_min, 1)
-        if self.psi not in PSI:
-            raise unknown("psi", str(self.psi), PSI)
         trust(self.psi, np.zeros(1, dtype=np.int64), self.psi_a, self.psi_b)
         given = self.deadline if isinstance(self.deadline, tuple) else (self.deadline,)
         for seconds in given:

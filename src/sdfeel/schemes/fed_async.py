@@ -10,11 +10,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.errors import InputError, at_least, unknown
+from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import Mixing, average, broadcast, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds, one_server
-from sdfeel.core.staleness import PSI, trust
+from sdfeel.core.staleness import trust
 from sdfeel.core.tolerance import CLOUD, IGNORED, Only, Tolerates
 
 ARRIVED = Shelf("arrived", "server")  # the model that has just arrived
@@ -44,8 +44,6 @@ class OneByOne:
     def __post_init__(self) -> None:
         check_kinds(self)
         at_least("scheme.tau1", self.tau1, 1)
-        if self.psi not in PSI:
-            raise unknown("psi", str(self.psi), PSI)
         self.counts(0)
 
     def lanes(self, setting: Setting) -> tuple[Lane, ...]:

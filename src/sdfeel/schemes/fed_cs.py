@@ -11,13 +11,11 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.errors import InputError, at_least, unknown
+from sdfeel.core.errors import InputError, at_least
 from sdfeel.core.mixing import broadcast, collect, meeting
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds, some_of
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
-
-UPLOADS = ("in-turn", "at-once")
 
 
 @dataclass(frozen=True)
@@ -58,8 +56,6 @@ class FedCS:
             )
         if self.round_seconds is not None and not self.round_seconds > 0:
             raise InputError(f"scheme.round_seconds must be above 0, got {self.round_seconds:g}")
-        if self.uploads not in UPLOADS:
-            raise unknown("scheme.uploads", str(self.uploads), UPLOADS)
 
     def adapt(self, net: Network) -> Network:
         return net

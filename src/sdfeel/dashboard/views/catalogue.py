@@ -3,7 +3,6 @@
 import os
 import re
 import time
-import tomllib
 from collections import OrderedDict, deque
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import PurePosixPath
@@ -11,7 +10,7 @@ from threading import Lock
 from typing import Any, Literal
 
 from sdfeel.core.events import Evaluated, Finished, Round, Started
-from sdfeel.core.run_files import CHECKPOINT, EVENTS, EXPERIMENT, GROUP, PROVENANCE, finite
+from sdfeel.core.run_files import CHECKPOINT, EVENTS, EXPERIMENT, GROUP, PROVENANCE, finite, of_toml
 from sdfeel.dashboard.log import HEAD, LogReader, parse
 from sdfeel.dashboard.log_files import (
     PLAN,
@@ -200,8 +199,8 @@ def plain_keys(text: bytes) -> dict[str, Any]:
                 found[f"{before}{key}"] = value
 
     try:
-        walk(tomllib.loads(text.decode()), "", 0)
-    except (ValueError, RecursionError):
+        walk(of_toml(text), "", 0)
+    except ValueError:
         return {}
     return found
 

@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import tomllib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -13,7 +12,7 @@ from typing import Any
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Started, to_record
-from sdfeel.core.run_files import EXPERIMENT, PROVENANCE
+from sdfeel.core.run_files import EXPERIMENT, PROVENANCE, of_toml
 from sdfeel.dashboard.log import FEW, LogReader, parse
 from sdfeel.dashboard.log_files import NotHere, Root
 from sdfeel.dashboard.views.catalogue import Catalogue, RunSummary
@@ -294,10 +293,10 @@ def experiment(root: Root, name: str, file: str = EXPERIMENT) -> dict[str, Any]:
 def read_experiment(root: Root, name: str, file: str = EXPERIMENT) -> dict[str, Any]:
     """A run's experiment file; an error if it cannot be read."""
     try:
-        return tomllib.loads(root.read(name, file).decode())
+        return of_toml(root.read(name, file))
     except NotHere:
         raise InputError(f"{name} has no {file}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise InputError(f"{file} of {name} is not valid TOML: {error}") from None
 
 
