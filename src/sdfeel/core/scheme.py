@@ -420,7 +420,9 @@ def _is(value: Any, kind: Any) -> bool:
     if kind is int:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if get_origin(kind) is tuple:
-        return isinstance(value, tuple | list) and all(_is(each, get_args(kind)[0]) for each in value)
+        return isinstance(value, tuple | list) and all(
+            _is(each, get_args(kind)[0]) for each in value
+        )
     return isinstance(value, str if get_origin(kind) is Literal else kind)
 
 
