@@ -11,10 +11,11 @@ from sdfeel.figures import kept_curves
 from sdfeel.figures.catalogue import FIGURES, chosen
 from sdfeel.figures.curves import Curve, RunTrack
 from sdfeel.figures.figure import Claim, ClaimView, Figure
-from sdfeel.figures.judging import judge, record
+from sdfeel.figures.judging import Judged, judge, record
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.settings import sd_feel, setting
-from sdfeel.figures.verdicts import Verdict, more
+from sdfeel.figures.verdicts import Verdict, each, more
+from sdfeel.figures.verdicts_together import both_sides
 
 
 def run(end: float) -> RunTrack:
@@ -154,3 +155,12 @@ def test_every_reading_of_every_figure_has_lines_with_keys_of_their_own(name: st
         assert len(labels) == len(found)
         for panel in figure.panels:
             assert {(panel.reading, label) for label in panel.labels} <= {p[:2] for p in labels}
+
+
+def test_signs_are_not_surer_in_company_than_they_are_alone() -> None:
+    """Five seeds of five by a fair coin: 1/16 on both sides, whatever they are compared with."""
+    signs, gaps = each([True] * 5), more(np.array([1.0, 1.2, 0.9, 1.1, 1.0]), np.zeros(5))
+    claim = FIGURES["4a"].claims[0]
+    assert both_sides(Judged(claim, "A", signs)) == 1 / 16
+    assert both_sides(Judged(claim, "A", gaps)) == 2 * gaps.p_for
+    assert both_sides(Judged(claim, "A", more(np.ones(2), np.zeros(2)))) == 1.0

@@ -213,3 +213,85 @@ def test_what_is_exact_needs_no_seeds(true: bool) -> None:
     assert all_of([exactly(true), exactly(True)]).state == exactly(true).state
     assert any_of([exactly(true), exactly(False)]).state == exactly(true).state
     assert report(seconds=3.0).state == "report only"
+
+
+sizes = st.floats(0.001, 5)
+
+
+@given(st.lists(st.floats(-100, 100), min_size=3, max_size=8), sizes)
+def test_a_difference_of_exactly_the_margin_is_open_however_it_is_rounded(
+    values: list[float], margin: float
+) -> None:
+    here = np.array(values)
+    there = here + margin
+    assert (
+        states(
+            close(here, there, margin),
+            close(there, here, margin),
+            no_less(here, there, margin),
+            more(there, here, by=margin),
+            more(here * (1 + 1e-15), here),
+        )
+        == ["not decided"] * 5
+    )
+
+
+@given(
+    st.lists(st.floats(1, 30), min_size=5, max_size=5),
+    st.lists(st.floats(1, 30), min_size=5, max_size=5),
+    st.floats(0, 0.5),
+)
+def test_what_happens_after_the_window_changes_no_verdict(
+    early: list[float], late: list[float], saving: float
+) -> None:
+    until = 10.0
+    one, other = np.array(early), np.array(late)
+    first, second = (np.where(times <= until, times, inf) for times in (one, other))
+    assert str(sooner(one, other, until, saving=saving)) == str(
+        sooner(first, second, until, saving=saving)
+    )
+    # And it says nothing that the times themselves contradict in every seed.
+    if (one < (1 - saving) * other).all():
+        assert sooner(one, other, until, saving=saving).state != "does not hold"
+
+
+@given(
+    st.lists(st.sampled_from([0, 1, 2, 3, 5, 8]), min_size=1, max_size=4),
+    st.sampled_from([-1.0, 1.0]),
+)
+def test_seeds_that_decide_nothing_alone_decide_nothing_in_company(
+    counts: list[int], sign: float
+) -> None:
+    """A whole is decided as if parts with too few seeds could fall either way."""
+    parts = [
+        more(np.full(n, sign), np.zeros(n)) if n else exactly(sign > 0) for n in counts
+    ]  # all as clear as can be
+    few = any(0 < n < 3 for n in counts)
+    # One part that is sure is enough to prove an `any` and to refute an `all`.
+    sure = any(n not in (1, 2) for n in counts)
+    wanted = "holds" if sign > 0 else "does not hold"
+    easy, hard = (any_of, all_of) if sign > 0 else (all_of, any_of)
+    assert easy(parts).state == (wanted if sure else "not decided")
+    assert hard(parts).state == ("not decided" if few else wanted)
+    assert hard([exactly(sign > 0), hard(parts)]).state == ("not decided" if few else wanted)
+
+
+def test_each_seed_is_compared_with_itself() -> None:
+    with pytest.raises(ValueError, match="each seed is compared with itself: got 5 values and 1"):
+        more(LOW, HIGH[:1])
+
+
+def test_nothing_is_judged_without_seeds() -> None:
+    none = np.array([])
+    found = (more(none, none), close(none, none, 0.1), each([]), sooner(none, none, 9.0))
+    assert states(*found) == ["not decided"] * 4
+
+
+def test_a_whole_of_many_parts_misleads_no_more_often_than_one() -> None:
+    """Five parts of which each is true by chance alone: one in forty is refuted, or proven."""
+    draws, found = np.random.default_rng(7).standard_normal((2000, 5, 5)), []
+    for gaps in draws:
+        parts = [more(own, np.zeros(5)) for own in gaps]
+        found.append((all_of(parts).state, any_of(parts).state))
+    assert np.mean([state == "does not hold" for state, _ in found]) < 0.035
+    assert np.mean([state == "holds" for _, state in found]) < 0.035

@@ -67,7 +67,10 @@ every claim of the paper with the lines where it stands (`claims.csv`).
   but no size, so their signs are counted: all of five seeds must agree (5 % on one side).
 * Figures under A with a claim that five seeds leave open are given eight. That is a second look, so
   a verdict of eight seeds must be twice as clear: its interval is one of 97.5 %, and all signs must
-  agree. It replaces what five seeds said, also where that was clearer.
+  agree. It replaces what five seeds said, also where that was clearer. Judged twice, a claim is
+  wrong by luck in at most 7.5 % of cases, not 5 %.
+* Student's interval takes differences to be roughly normal. Where they are very skewed (log-normal,
+  say), five seeds are wrong in up to a fifth of cases; the count of seeds beside a verdict tells.
 * A claim of several parts holds if each part does. For one of k parts to refute it (or, where one
   is enough, to prove it), the part must be k times as clear.
 * "Faster" compares the mean accuracy (or training loss) over the common window, without its first

@@ -9,7 +9,7 @@ Claims that five seeds leave open may be given eight. That is a second look, and
 is twice as likely to be fooled by luck: with more than five seeds, chance must be half as likely.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import comb, inf, nan, sqrt
 from typing import Literal
@@ -23,6 +23,7 @@ State = Literal["holds", "does not hold", "not decided", "report only"]
 ENOUGH = 3  # seeds: with fewer, nothing is decided
 FIRST_LOOK = 5  # seeds: more of them are only added where these left a claim open
 CHANCE = (1 - LEVEL) / 2  # of an interval that lies wholly on one side by luck
+ROUNDING = 1e-9  # numbers that differ by a smaller share of their size are the same number
 
 
 @dataclass(frozen=True)
@@ -74,20 +75,20 @@ def sooner(
 ) -> Verdict:
     """`early` takes less time than `late`, by more than the share `saving` of it.
 
-    Infinity stands for "not by `until`", when the runs ended: a lower bound and nothing more.
+    Anything above `until`, when the runs ended, means "not by then": a lower bound, nothing more.
     """
     first, then = np.minimum(early, until), np.minimum(late, until)
-    gaps = (1 - saving) * then - first
-    least = np.where(np.isfinite(early), gaps, -inf)
-    most = np.where(np.isfinite(late), gaps, inf)
+    gaps = _gaps((1 - saving) * then, first)
+    least = np.where(np.asarray(early) <= until, gaps, -inf)
+    most = np.where(np.asarray(late) <= until, gaps, inf)
     return _above(floats(least), floats(most), 0.0, unit)
 
 
 def each(flags: Sequence[bool], unit: str = "runs") -> Verdict:
     """It is so in more seeds than chance explains, if a coin decided each of them."""
-    signs = floats(np.where(np.asarray(flags), inf, -inf))
+    signs = floats(np.where(np.asarray(flags, dtype=bool), inf, -inf))
     found = _above(signs, signs, 0.0, unit)
-    return replace(found, effect=float(np.mean(np.asarray(flags, dtype=float))), margin=0.5)
+    return replace(found, effect=sum(flags) / len(flags) if len(flags) else nan, margin=0.5)
 
 
 def exactly(true: bool, effect: float = nan, unit: str = "", **numbers: float) -> Verdict:
@@ -108,31 +109,80 @@ def all_of(parts: Sequence[Verdict]) -> Verdict:
     One of many parts fails by luck more often than a single part would: to refute the whole, it
     must fail that much more clearly.
     """
-    numbers = {name: value for part in parts for name, value in part.numbers.items()}
-    for_all = max(part.p_for for part in parts)
-    one_against = min(1.0, len(parts) * min(part.p_against for part in parts))
+    refuting = min(parts, key=lambda part: _sure(part)[1])
     worst = min(parts, key=lambda part: (-part.p_for, part.p_against))
-    if one_against <= CHANCE:
-        worst = min(parts, key=lambda part: part.p_against)
-    return _decided(replace(worst, numbers=numbers, p_for=for_all, p_against=one_against))
+    if len(parts) * _sure(refuting)[1] <= CHANCE:
+        worst = refuting
+    return _whole(
+        worst,
+        parts,
+        lambda chances: max(p_for for p_for, _ in chances),
+        lambda chances: len(parts) * min(p_against for _, p_against in chances),
+    )
 
 
 def any_of(parts: Sequence[Verdict]) -> Verdict:
     """One part is enough; the part that supports the claim most is shown."""
-    numbers = {name: value for part in parts for name, value in part.numbers.items()}
-    one_for = min(1.0, len(parts) * min(part.p_for for part in parts))
-    all_against = max(part.p_against for part in parts)
+    proving = min(parts, key=lambda part: _sure(part)[0])
     best = min(parts, key=lambda part: (part.p_for, -part.p_against))
-    return _decided(replace(best, numbers=numbers, p_for=one_for, p_against=all_against))
+    if len(parts) * _sure(proving)[0] <= CHANCE:
+        best = proving
+    return _whole(
+        best,
+        parts,
+        lambda chances: len(parts) * min(p_for for p_for, _ in chances),
+        lambda chances: max(p_against for _, p_against in chances),
+    )
+
+
+Chances = Sequence[tuple[float, float]]  # of luck for and against, for each part
+
+
+def _whole(
+    shown: Verdict,
+    parts: Sequence[Verdict],
+    for_it: Callable[[Chances], float],
+    against_it: Callable[[Chances], float],
+) -> Verdict:
+    """The verdict on several parts; no part with too few seeds decides it."""
+    numbers = {name: value for part in parts for name, value in part.numbers.items()}
+    few = [part.seeds for part in parts if _has_few(part)]
+    sure = [_sure(part) for part in parts]
+    found = replace(
+        shown, numbers=numbers, p_for=min(1.0, for_it(sure)), p_against=min(1.0, against_it(sure))
+    )
+    if few and min(found.p_for, found.p_against) >= CHANCE:
+        all_of_them = [(part.p_for, part.p_against) for part in parts]
+        chances = min(1.0, for_it(all_of_them)), min(1.0, against_it(all_of_them))
+        found = replace(found, seeds=min(few), p_for=chances[0], p_against=chances[1])
+    return _decided(found)
+
+
+def _sure(part: Verdict) -> tuple[float, float]:
+    """A part's p-values as far as they may decide something."""
+    return (1.0, 1.0) if _has_few(part) else (part.p_for, part.p_against)
+
+
+def _has_few(part: Verdict) -> bool:
+    return 0 < part.seeds < ENOUGH  # 0: no seed decides it
 
 
 def _gaps(one: Floats, other: Floats) -> Floats:
+    """Differences seed by seed; what only rounding tells apart does not differ."""
+    one, other = floats(np.asarray(one, dtype=float)), floats(np.asarray(other, dtype=float))
+    if one.shape != other.shape:
+        raise ValueError(
+            f"each seed is compared with itself: got {one.size} values and {other.size}"
+        )
     with np.errstate(invalid="ignore"):  # never less never is unknown
-        return floats(np.asarray(one, dtype=float) - np.asarray(other, dtype=float))
+        gaps = one - other
+        same = np.abs(gaps) <= ROUNDING * np.maximum(np.abs(one), np.abs(other))
+    return floats(np.where(same & np.isfinite(gaps), 0.0, gaps))
 
 
 def _above(least: Floats, most: Floats, by: float, unit: str) -> Verdict:
     """Differences of which `least` and `most` are known are above `by`."""
+    least, most = _at(least, by), _at(most, by)
     count = len(least)
     agree, against = int((least > by).sum()), int((most < by).sum())
     found = Verdict("not decided", margin=by, unit=unit, seeds=count, agree=agree, against=against)
@@ -148,17 +198,23 @@ def _above(least: Floats, most: Floats, by: float, unit: str) -> Verdict:
     return _decided(_with_chances(replace(found, effect=effect), *chances))
 
 
+def _at(gaps: Floats, by: float) -> Floats:
+    """The same differences, where those that only rounding tells from `by` are `by`."""
+    return floats(np.where(np.abs(gaps - by) <= ROUNDING * abs(by), by, gaps))
+
+
 def _by_interval(found: Verdict, gaps: Floats, by: float) -> Verdict:
-    count, mean = len(gaps), float(np.mean(gaps))
+    count = len(gaps)
+    mean = float(_at(floats([np.mean(gaps)]), by)[0])
     if count < 2:
         return replace(found, effect=mean)
     error = float(np.std(gaps, ddof=1)) / sqrt(count)
-    if error <= 1e-12 * abs(mean):  # all seeds say the same
+    if error <= ROUNDING * max(abs(mean), abs(by)):  # all seeds say the same
         error = 0.0
     half = student(count - 1, 1 - (1 - LEVEL) / _looks(count)) * error
     found = replace(found, effect=mean, low=mean - half, high=mean + half)
     if error == 0.0:
-        return replace(found, p_for=float(mean <= by), p_against=float(mean >= by))
+        return _with_chances(found, float(mean <= by), float(mean >= by))
     p = tail((mean - by) / error, count - 1)
     return _with_chances(found, p, 1 - p)
 
@@ -186,7 +242,7 @@ def _signs(count: int, of: int) -> float:
 
 def _decided(found: Verdict) -> Verdict:
     """The state that the p-values give."""
-    if 0 < found.seeds < ENOUGH:  # 0: no seed decides it
+    if _has_few(found):
         return replace(found, state="not decided")
     if found.p_for < CHANCE:
         return replace(found, state="holds")

@@ -6,6 +6,7 @@ another.
 """
 
 from collections.abc import Mapping
+from math import isnan
 from pathlib import Path
 
 from sdfeel.figures import kept_curves
@@ -52,11 +53,15 @@ def holm(chances: Mapping[str, float], level: float = 2 * CHANCE) -> set[str]:
 
 
 def both_sides(each: Judged) -> float:
-    """The p-value of a verdict whichever way it went; 1 with too few seeds."""
+    """The p-value of a verdict whichever way it went; 1 with too few seeds.
+
+    Where only signs are known, a verdict has half of its p-value, to be compared with CHANCE.
+    """
     verdict = each.verdict
     if verdict.seeds < ENOUGH:
         return 1.0
-    return min(1.0, 2 * min(verdict.p_for, verdict.p_against))
+    sides = 4 if isnan(verdict.low) else 2
+    return min(1.0, sides * min(verdict.p_for, verdict.p_against))
 
 
 def _judged(results: Path) -> dict[str, Judged]:
