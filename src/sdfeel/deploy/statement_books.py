@@ -1,5 +1,7 @@
 """What the nodes of a deployment signed, read from their files and compared with each other."""
 
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,8 +12,9 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import NODES, STATEMENTS
+from sdfeel.deploy.membership import AUTHORITY
 from sdfeel.deploy.statement_forms import is_line
-from sdfeel.deploy.verify_report import Finding
+from sdfeel.deploy.verify_report import Finding, spans
 from sdfeel.live.epochs import SignedNetwork
 from sdfeel.live.statements import (
     FIRST,
@@ -23,8 +26,13 @@ from sdfeel.live.statements import (
     signer,
 )
 from sdfeel.live.transport.envelope import strict
+from sdfeel.live.trust.authority import CA
 
 Line = Mapping[str, Any]
+LONGEST = 64 << 20  # bytes of a line
+PACKED = (".gz", ".bz2", ".xz", ".zst")
+_NODE = re.compile(r"(edge|client)-(0|[1-9][0-9]{0,8})")
+_OWN = f"identity/{CA}"
 
 
 @dataclass
@@ -41,6 +49,7 @@ class Books:
     _certificates: dict[str, str] = field(default_factory=dict)
     _proven: set[tuple[str, int, str]] = field(default_factory=set)  # what clients said
     _again: dict[tuple[str, int], list[Statement]] = field(default_factory=dict)
+    _lacks: dict[str, set[int]] = field(default_factory=dict)  # rounds that own files lack
 
     @property
     def rounds(self) -> int:
@@ -120,32 +129,45 @@ class Books:
 
     def read(self, directory: Path) -> None:
         """Read all files that are there, and check each on its own and against the others."""
-        paths = sorted((directory / NODES).glob(f"*/{STATEMENTS}"))
-        if not paths:
+        found: dict[str, list[list[Line]]] = {}
+        for path in files(directory):
+            name = path.parent.name
+            if _NODE.fullmatch(name) is None:
+                self.remarks.append(
+                    f"{path} was not read: nodes' directories are called edge-0, client-3 and so on"
+                )
+            elif path.suffix in PACKED:
+                self.remarks.append(f"{path} was not read: unpack it")
+            else:
+                found.setdefault(name, []).append(list(self._parsed(name, path)))
+        if not any(name.startswith("edge-") for name in found):
             raise RunError(
-                f"no node in {directory} has signed anything: {NODES}/*/{STATEMENTS} are written "
+                f"no server in {directory} has signed anything: {NODES}/*/{STATEMENTS} are written "
                 f"by synchronous deployments; copy them here from the nodes' hosts"
             )
-        found = {each.parent.name: list(self._parsed(each.parent.name, each)) for each in paths}
-        for name, lines in found.items():
-            self._chain(name, lines)
+        for name, parts in found.items():
+            self._chain(name, parts)
         self._compare()
 
     def _parsed(self, name: str, path: Path) -> Iterator[Line]:
         """The lines that are statements; a certificate may stand in a later one."""
-        text = path.read_text(encoding="utf-8", errors="replace")
-        for number, each in enumerate(text.removesuffix("\n").split("\n"), start=1):
-            try:
-                line = strict(each)
-                whole = is_line(name, line)
-            except (ValueError, RecursionError):
-                whole = False
-            if whole:
-                given = line["certificates"].items()  # nobody can give another node a false one
-                self._certificates |= {n: p for n, p in given if serial_of(p, self.ca) == n}
-                yield line
-            else:
-                self._found(None, name, f"line {number} of its statements is damaged")
+        with path.open("rb") as file:
+            number = 0
+            while text := file.readline(LONGEST):
+                number += 1
+                try:
+                    line = strict(text.removesuffix(b"\n").decode(errors="replace"))
+                    whole = is_line(name, line)
+                except (ValueError, RecursionError):
+                    whole = False
+                if whole:
+                    given = line["certificates"].items()  # nobody can give another a false one
+                    self._certificates |= {n: p for n, p in given if serial_of(p, self.ca) == n}
+                    yield line
+                else:
+                    self._found(None, name, f"line {number} of its statements is damaged")
+                if len(text) == LONGEST:
+                    return
 
     def _found(self, k: int | None, name: str, text: str) -> None:
         self.findings.append(Finding(k, (name,), f"{name}: {text}"))
@@ -159,26 +181,35 @@ class Books:
         self.signatures += who is not None
         return who
 
-    def _chain(self, name: str, lines: list[Line]) -> None:
-        """Every line is signed by its node and follows the one before."""
+    def _chain(self, name: str, parts: list[list[Line]]) -> None:
+        """Every line is signed by its node and follows the one before.
+
+        A file that was rotated has several parts. A node that is started when the last one has just
+        been taken away does not know the line that it follows.
+        """
         own = self.lines.setdefault(name, {})
         before = None
-        for line in lines:
-            statement = line["statement"]
-            k = statement["round"]
-            good = self._signer(statement, line) == name and statement.get("who") == name
-            if not good or statement.get("federation") != self.federation:
-                text = "its statement does not fit its signature: somebody changed it"
-                self._found(k, name, text)
-            elif before is not None and statement["before"] != before:
-                text = "its statement does not follow the one before: lines are missing or added"
-                self._found(k, name, text)
-            if k in own and own[k]["statement"] != statement:
-                self._twice(name, k, own[k]["statement"], statement)
-            if before is None and statement["before"] != FIRST:
-                self.remarks.append(f"the statements of {name} begin with round {k + 1}")
-            before = hash_of(statement)
-            own.setdefault(k, line)
+        for part in sorted(filter(None, parts), key=lambda each: each[0]["statement"]["round"]):
+            for line in part:
+                statement = line["statement"]
+                k = statement["round"]
+                if k in own and own[k]["statement"] == statement:
+                    continue  # a copy of a part
+                good = self._signer(statement, line) == name and statement.get("who") == name
+                if not good or statement.get("federation") != self.federation:
+                    text = "its statement does not fit its signature: somebody changed it"
+                    self._found(k, name, text)
+                elif before is None and statement["before"] != FIRST:
+                    self.remarks.append(f"the statements of {name} begin with round {k + 1}")
+                elif before is not None and line is part[0] and statement["before"] == FIRST:
+                    self.remarks.append(f"the statements of {name} begin anew with round {k + 1}")
+                elif before is not None and statement["before"] != before:
+                    text = "its statement does not follow the one before: lines are missing or"
+                    self._found(k, name, f"{text} added")
+                if k in own:
+                    self._twice(name, k, own[k]["statement"], statement)
+                before = hash_of(statement)
+                own.setdefault(k, line)
 
     def _twice(self, name: str, k: int, one: Statement, other: Statement) -> None:
         """A client may do a round again, and say so; what a server commits is final."""
@@ -203,6 +234,7 @@ class Books:
             if name.startswith("client-"):
                 for k, line in own.items():
                     self._offers(name, k, line)
+        self._cut_off()
 
     def _client(self, server: str, k: int, number: str, kept: Line, statement: Statement) -> None:
         client, said = f"client-{number}", kept["statement"]
@@ -220,11 +252,21 @@ class Books:
         if own is not None and said not in (own, *self._again.get((client, k), ())):
             self._found(k, client, f"it signed one thing for itself and another for {server}")
         elif own is None and client in self.lines:
-            self._cut_off(k, client, server)
+            self._lacks.setdefault(client, set()).add(k)
 
-    def _cut_off(self, k: int, name: str, witness: str) -> None:
-        text = f"its own file lacks this round, of which {witness} holds its signature: it was cut"
-        self._found(k, name, text)
+    def _cut_off(self) -> None:
+        """Nodes whose own files lack rounds that they signed. The beginning may have been rotated
+        away, and be somewhere else."""
+        for name, rounds in self._lacks.items():
+            begin = min(self.lines[name], default=0)
+            for some in ({k for k in rounds if k < begin}, {k for k in rounds if k >= begin}):
+                if some:
+                    proven = max(some) >= begin
+                    how = "it was cut" if proven else "a part of it is missing here, or it was cut"
+                    text = f"its own file lacks {spans(some)}, of which others hold its signature"
+                    self.findings.append(
+                        Finding(min(some), (name,), f"{name}: {text}: {how}", proven)
+                    )
 
     def _heard(self, name: str, k: int, key: str, heard: Line, statement: Statement) -> None:
         number, hop, row = map(int, key.split("/"))
@@ -241,7 +283,7 @@ class Books:
                 text += f", and {other} says that it sent another one"
             self.findings.append(Finding(k, (name, other), f"{text}: {name} has no proof", False))
         elif own is None and other in self.lines:
-            self._cut_off(k, other, name)
+            self._lacks.setdefault(other, set()).add(k)
         elif own is not None and sent != sha256:
             text = f"it signed one model for {name} and another one in its own statement"
             self._found(k, other, f"{text} (hop {hop})")
@@ -263,16 +305,36 @@ def _from(version: SignedNetwork, line: Line) -> bool:
     return bool(line["statement"]["round"] >= version.begins)
 
 
+def files(directory: Path) -> list[Path]:
+    """What the nodes of a directory signed. Whoever sent it may have sent anything but files."""
+    found = sorted((directory / NODES).glob(f"*/{STATEMENTS}*"))
+    return [path for path in found if path.is_file()]
+
+
 def authorities(directory: Path) -> bytes:
-    """The certificates of all authorities that nodes of this directory trust."""
-    found: dict[int, bytes] = {}
-    paths = [*directory.glob("authority/ca*.pem"), *directory.glob(f"{NODES}/*/identity/ca.pem")]
-    for path in paths:
-        try:
-            for each in x509.load_pem_x509_certificates(path.read_bytes()):
-                found[each.serial_number] = each.public_bytes(Encoding.PEM)
-        except (OSError, ValueError):
-            continue  # a key, or a damaged copy
+    """The certificates of all authorities whose word counts.
+
+    Those of the authority's own directory, or of an operator's. Nodes' directories come from their
+    hosts, each of which could bring an authority of its own: most of them must name it.
+    """
+    for pattern in (f"{AUTHORITY}/ca*.pem", f"{NODES}/operator-*/{_OWN}"):
+        if found := [each for path in directory.glob(pattern) for each in _read(path)]:
+            return b"".join(dict.fromkeys(found))
+    nodes = [known for path in directory.glob(f"{NODES}/*/{_OWN}") if (known := set(_read(path)))]
+    votes = Counter(each for known in nodes for each in known)
+    found = sorted(each for each, count in votes.items() if 2 * count > len(nodes))
     if not found:
-        raise RunError(f"{directory} has no authority's certificate: copy a node's identity/ca.pem")
-    return b"".join(found.values())
+        raise RunError(
+            f"{directory} has no authority's certificate that most of its nodes name: copy the "
+            f"authority's ca.pem to {directory / AUTHORITY}"
+        )
+    return b"".join(found)
+
+
+def _read(path: Path) -> list[bytes]:
+    """The certificates in a file; none in a key or a damaged copy."""
+    try:
+        known = x509.load_pem_x509_certificates(path.read_bytes()) if path.is_file() else []
+    except (OSError, ValueError):
+        return []
+    return [each.public_bytes(Encoding.PEM) for each in known]

@@ -7,7 +7,7 @@ these may be able to end it, to keep it busy for ever, or to speak for another n
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from sdfeel.live.federation import Federation
+from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.protocol import is_whole
 from sdfeel.live.statements import Statement, is_clients, is_hash
 
@@ -104,4 +104,21 @@ def impossible(federation: Federation, server: int, said: Statement) -> str:
         return "it signed results of clients that do not exist"
     if any(d not in net.servers for d in said.get("away", ())):
         return "it signed that servers were away that do not exist"
+    return ""
+
+
+def wrong_steps(
+    turn: Turn, steps: Mapping[int, int], iterations: int, said: Statement, known: bool
+) -> str:
+    """Why no server would have used these results; nothing if one would.
+
+    To repeat a result of far too many steps would never end. How many are right is certain only if
+    all earlier rounds are `known`.
+    """
+    most = max(iterations, int(turn.planned.max()))
+    exact = known and said["policy"]["pace"] == "experiment"
+    for client, done in steps.items():
+        right = int(turn.planned[client]) if exact else most
+        if done > most or (exact and done != right):
+            return f"it used {done} steps of client-{client}, which were to be {right}"
     return ""

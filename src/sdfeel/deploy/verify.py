@@ -17,17 +17,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError
-from sdfeel.core.events import Finished
-from sdfeel.core.run_files import EVENTS, MODEL
+from sdfeel.core.errors import DataError, InputError, RunError
 from sdfeel.deploy.membership import versions
 from sdfeel.deploy.node import federation_of
 from sdfeel.deploy.statement_books import Books, authorities
-from sdfeel.deploy.statement_forms import impossible
+from sdfeel.deploy.statement_forms import impossible, wrong_steps
 from sdfeel.deploy.verify_copies import (
+    IMPOSSIBLE,
     Bodies,
     ClientCopies,
     ClientCopy,
@@ -36,8 +34,10 @@ from sdfeel.deploy.verify_copies import (
     Replayed,
     ServerCopy,
     data_of,
+    not_repeated,
     shared_files,
 )
+from sdfeel.deploy.verify_published import published
 from sdfeel.deploy.verify_report import Finding, Verification
 from sdfeel.engine.combine import mean
 from sdfeel.live.edge.clients import Cluster
@@ -52,8 +52,6 @@ from sdfeel.live.statements import Statement, work_hash
 from sdfeel.live.store import Store
 from sdfeel.live.transport.tensors import digest
 from sdfeel.models.flat import FlatModule
-from sdfeel.run.drive import fingerprint
-from sdfeel.run.store import read_events
 
 
 def verify(
@@ -99,7 +97,7 @@ class Verifier:
         for version in versions(self.directory):
             if self.books.began(version):  # otherwise it was void
                 self.federation = self.federation.renewed(version)
-        self.bodies = Bodies.of(self.directory)
+        self.bodies = Bodies.of(self.directory, 2 * self.federation.schema.max_bytes)
         self.bodies.add(0, self._initial)
         self.servers = {d: self._server(d) for d in self.federation.net.servers}
         self._runner = self.stack.enter_context(asyncio.Runner())
@@ -126,8 +124,10 @@ class Verifier:
         begin = 0 if only_round is None else self._known_before(only_round)
         for k in range(last):
             self._round(k, judged=only_round in (None, k), computed=k >= begin)
-        if only_round is None and only_client is None:
-            self._published()
+        if only_round is None and only_client is None and self.module is not None:
+            named = self.federation.published or FlatModule(self.module).state_dict
+            answer = published(self.directory, self._model, named)
+            found.published, found.published_text = answer
         found.findings += self.books.findings
         found.remarks += self.books.remarks
         return found
@@ -161,16 +161,21 @@ class Verifier:
             said = self.books.said(f"edge-{d}", k)
             if said is None:
                 self._unknown(k, f"edge-{d}", "it did not sign this round")
+                server.known = False
                 if k < min(self.books.lines.get(f"edge-{d}", {}), default=k + 1):
                     server.result = None  # its statements begin later
                 continue
             if why := impossible(federation, d, said):
                 self._deviates(k, f"edge-{d}", why)
-                server.result = None
+                server.result, server.known = None, False
                 continue
             closed = Closed.of(said)
             guests = tuple(said["guests"])
             turn = Turn.of(federation, d, k, server.memory, guests)
+            if why := wrong_steps(turn, closed.steps, federation.iterations, said, self._all_known):
+                self._deviates(k, f"edge-{d}", why)
+                server.result, server.known = None, False
+                continue
             turns[d] = turn, closed, said
             if server.result not in (None, said["start"]):
                 text = f"it did not begin from the model with which it ended round {k}"
@@ -183,11 +188,18 @@ class Verifier:
                 for client in closed.steps:
                     self._client(federation, d, turn, said, client, judged)
             self._mixed(federation, turns, judged)
+        taken = {n: steps for _, closed, _ in turns.values() for n, steps in closed.steps.items()}
+        self._counts.update(taken)  # which adds; a client of several servers trains once
         for d, (turn, closed, said) in turns.items():
             self._close(federation, self.servers[d], turn, closed, said)
         counts = sum(self.found.good.values()), sum(map(len, self.found.unknown.values()))
         if counts[0] > before[0] and counts[1] == before[1] and len(self.found.findings) == wrong:
             self.found.whole.append(k)
+
+    @property
+    def _all_known(self) -> bool:
+        """Do we know all rounds so far, and with them what each client has done?"""
+        return all(server.known for server in self.servers.values())
 
     def _deviates(self, k: int, name: str, text: str, proven: bool = True) -> None:
         self.found.findings.append(Finding(k, (name,), f"{name}: {text}", proven))
@@ -206,6 +218,9 @@ class Verifier:
             body = self.bodies.get(said["start"], "a start")
             with server.store.commit():
                 server.store.put("start", turn.k, 0, body)
+        if federation.epoch and federation.begins == turn.k:
+            server.begin_anew(federation, turn.k)
+            return
         before = self.books.said(f"edge-{d}", turn.k - 1)
         wanted = {} if before is None else {int(n): each for n, each in before["rows"].items()}
         has = server.store.hashes("row", 0)
@@ -247,6 +262,12 @@ class Verifier:
         except Deviates as error:
             self._deviates(k, name, str(error))
             return
+        except IMPOSSIBLE as error:
+            if mine:
+                self._unknown(k, name, not_repeated(error))
+            if isinstance(member, ClientCopy):
+                member.unsure = f"what it made of round {k + 1} is not known"
+            return
         sha256 = self.bodies.add(k, body)
         if sha256 == own["sent"]:
             self.found.good["client"] += mine
@@ -285,7 +306,8 @@ class Verifier:
         if not right or own["work"] != asked:
             self._misled(k, d, number, header["sha256"], asked)
         expected = self._counts[number]
-        if own["first"] != expected and not self.federation.epoch and not turn.guests:
+        counted = self._all_known and not self.federation.epoch and not turn.guests
+        if own["first"] != expected and counted:
             text = f"it let client-{number} begin at step {own['first']}, not at {expected}"
             self._deviates(k, f"edge-{d}", text)
         assert body is not None  # work comes with a model
@@ -325,6 +347,7 @@ class Verifier:
         client = member.client
         if member.unsure:
             raise NotAtHand(member.unsure)
+        client.epoch = self.federation.at(k).epoch
         row = dict(zip(header["sources"], header["weights"], strict=True))
         start = client.started(row, bodies)
         known = client.known(header, bodies)
@@ -369,8 +392,8 @@ class Verifier:
                 except Deviates as error:
                     self._deviates(turn.k, f"edge-{d}", str(error))
                     del left[d]
-                except SdfeelError as error:
-                    left[d] = f"it cannot be repeated ({error})"
+                except IMPOSSIBLE as error:
+                    left[d] = not_repeated(error)
             if (len(left), len(self.bodies)) == before:
                 break
         for d, why in left.items():
@@ -445,44 +468,12 @@ class Verifier:
         mix = federation.decisions.mix(turn.view, done)
         server.memory, server.result = mix.memory, said["result"]
         k, store = turn.k, server.store
-        home = federation.net.reach
-        for client, steps in closed.steps.items():
-            first = client >= len(home) or min(home[client], default=server.number) == server.number
-            self._counts[client] += steps if first or client in turn.guests else 0
         with store.commit():
             if federation.along:
                 store.remember(TOLD, {"k": k + 1, "rows": turn.told(mix)})
             store.prune("result", k + 1)
             store.prune("hop", k + 1)
             store.prune("start", k + 1)
-
-    def _published(self) -> None:
-        """Is the model that was published the mean of the servers' last ones?"""
-        told = self._told()
-        path = self.directory / MODEL
-        if self.module is None or (told is None and not path.is_file()):
-            self.found.published_text = "no model was published here"
-            return
-        try:
-            model = self._model()
-        except NotAtHand as error:
-            self.found.published_text = f"the published model was not compared: {error}"
-            return
-        good = told is None or told == fingerprint(model)
-        if path.is_file():
-            named = self.federation.published or FlatModule(self.module).state_dict
-            ours, theirs = named(model), load_file(path)
-            same = ours.keys() == theirs.keys()
-            good = good and same and all(torch.equal(ours[key], theirs[key]) for key in ours)
-        self.found.published = good
-        how = "is" if good else "is not"
-        self.found.published_text = f"the published model {how} the mean of the servers' last ones"
-
-    def _told(self) -> str | None:
-        if not (self.directory / EVENTS).is_file():
-            return None
-        last = [each for each in read_events(self.directory) if isinstance(each, Finished)]
-        return last[-1].model_sha256 if last else None
 
     def _model(self) -> Tensor:
         """What the run returns, by the servers' last statements."""
@@ -495,6 +486,8 @@ class Verifier:
             body = self.bodies.get(said["result"], f"edge-{d}'s last model")
             if server.unsure:
                 raise NotAtHand(server.unsure)
-            own = returned(federation, server.store, d, body)
-            models.append(federation.own_model(own))
+            try:
+                models.append(federation.own_model(returned(federation, server.store, d, body)))
+            except IMPOSSIBLE as error:
+                raise NotAtHand(f"edge-{d}'s last model is none ({error})") from None
         return mean(federation.net.mass.tolist(), torch.stack(models))

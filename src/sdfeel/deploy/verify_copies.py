@@ -1,6 +1,5 @@
 """A deployment's nodes once more, with the code of the nodes, fed with what they signed."""
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -9,18 +8,20 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sdfeel.core.errors import InputError
+from sdfeel.core.errors import InputError, SdfeelError, printable
 from sdfeel.core.run_files import EXPERIMENT, KEPT_MODELS, NETWORK, NODE, NODES
 from sdfeel.deploy.files import NodeFile, read_node
 from sdfeel.deploy.membership import OPERATOR
 from sdfeel.deploy.node import own_engine, own_examples, trainer
 from sdfeel.engine.base import Task
 from sdfeel.live.client import Client
+from sdfeel.live.edge.epoch_change import rows_anew
 from sdfeel.live.edge.exchange_sync import SyncExchange
 from sdfeel.live.edge.recorder import at
 from sdfeel.live.edge.rows import PublicCopies, ServerRows, place
 from sdfeel.live.failover import Failover
 from sdfeel.live.federation import Federation, by_torch
+from sdfeel.live.statements import is_hash
 from sdfeel.live.store import Store
 from sdfeel.live.transport.tensors import digest
 
@@ -33,17 +34,33 @@ class Deviates(Exception):
     """A node did something that it should not have done."""
 
 
+# What computing with something raises that is not what it was said to be.
+IMPOSSIBLE = (SdfeelError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError)
+
+
+def not_repeated(error: Exception) -> str:
+    """Why a part is not recomputed, where what was signed for cannot be computed with."""
+    return f"it cannot be repeated ({printable(str(error))[:200] or type(error).__name__})"
+
+
 @dataclass
 class Bodies:
-    """Models that are known, by their hashes: files that servers kept, and what was recomputed."""
+    """Models that are known, by their hashes: files that servers kept, and what was recomputed.
 
-    files: Mapping[str, Path] = field(default_factory=dict)
+    Several servers may bring a file of one name, and one of them another content.
+    """
+
+    files: Mapping[str, Sequence[Path]] = field(default_factory=dict)
     _rounds: dict[int, dict[str, bytes]] = field(default_factory=dict)  # the last two, recomputed
 
     @classmethod
-    def of(cls, directory: Path) -> "Bodies":
-        found = (directory / NODES).glob(f"*/{KEPT_MODELS}/*/*")
-        return cls({path.name: path for path in found if len(path.name) == 64})
+    def of(cls, directory: Path, most: int) -> "Bodies":
+        """What is in the files of a directory; none is larger than `most` bytes."""
+        found: dict[str, list[Path]] = {}
+        for path in (directory / NODES).glob(f"*/{KEPT_MODELS}/*/*"):
+            if is_hash(path.name) and path.is_file() and path.stat().st_size <= most:
+                found.setdefault(path.name, []).append(path)
+        return cls(found)
 
     def add(self, k: int, body: bytes) -> str:
         sha256 = digest(body)
@@ -64,9 +81,9 @@ class Bodies:
         for known in self._rounds.values():
             if sha256 in known:
                 return known[sha256]
-        if sha256 in self.files:
-            body = self.files[sha256].read_bytes()
-            if hashlib.sha256(body).hexdigest() == sha256:
+        for path in self.files.get(sha256, ()):
+            body = path.read_bytes()
+            if digest(body) == sha256:
                 return body
         raise NotAtHand(f"{what} is not known: no server kept it (policy.keep_models)")
 
@@ -108,6 +125,16 @@ class ServerCopy:
     memory: Mapping[str, Any] = field(default_factory=dict)
     result: str | None = None  # of its last signed round
     unsure: str = ""  # why its rows are not known
+    known: bool = True  # are all its rounds so far? Then so is what it asks its clients for
+
+    def begin_anew(self, federation: Federation, k: int) -> None:
+        """With round `k` an epoch begins, and with it all rows but the model."""
+        start, self.unsure = self.store.get("start", k), ""
+        if start is None and federation.net.shelves:
+            self.unsure = f"the model that edge-{self.number} began with is not known"
+        elif start is not None:
+            with self.store.commit():
+                rows_anew(self.store, self.number, federation, start.body)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """What `sdfeel deploy verify` found, in sentences and for programs."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,7 @@ class Verification:
         for each in sorted(self.findings, key=lambda each: each.round or 0):
             yield each.sentence()
         for (why, rounds), parts in self._grouped().items():
-            yield f"not recomputed, {_spans(rounds)}: {', '.join(parts)}: {why}"
+            yield f"not recomputed, {spans(rounds)}: {', '.join(parts)}: {why}"
         yield from self.remarks
         if self.published_text:
             yield self.published_text
@@ -73,7 +73,10 @@ class Verification:
         first = self.first
         if first is not None:
             who = " and ".join(first.nodes)
-            what = "deviates first" if first.proven else "contradict each other first"
+            doubtful = (
+                "contradict each other first" if len(first.nodes) > 1 else "is in doubt first"
+            )
+            what = "deviates first" if first.proven else doubtful
             when = "" if first.round is None else f", in round {first.round + 1}"
             return f"NOT VERIFIED: {who} {what}{when}"
         if self.published is False:
@@ -110,17 +113,18 @@ class Verification:
         }
 
 
-def _spans(rounds: Sequence[int]) -> str:
+def spans(rounds: Iterable[int]) -> str:
     """Round numbers for people.
 
-    >>> _spans([0, 1, 2, 4])
+    >>> spans([0, 1, 2, 4])
     'rounds 1 to 3, 5'
     """
     found: list[tuple[int, int]] = []
-    for k in sorted(set(rounds)):
+    numbers = sorted(set(rounds))
+    for k in numbers:
         if found and found[-1][1] == k - 1:
             found[-1] = found[-1][0], k
         else:
             found.append((k, k))
     shown = (f"{a + 1}" if a == b else f"{a + 1} to {b + 1}" for a, b in found)
-    return f"round{'s' if len(set(rounds)) > 1 else ''} {', '.join(shown)}"
+    return f"round{'s' if len(numbers) > 1 else ''} {', '.join(shown)}"

@@ -211,6 +211,8 @@ class StatementLog:
         """Write a line, unless it is there already: a restored node repeats its rounds."""
         if self._has(line["statement"]):
             return
+        if not self.path.exists() or not self.path.stat().st_size:
+            self._told.clear()  # the file was rotated: each part can be read on its own
         known = line.get("certificates", {})
         fresh = {serial: pem for serial, pem in known.items() if serial not in self._told}
         text = json.dumps({**line, "certificates": fresh}, separators=(",", ":"))

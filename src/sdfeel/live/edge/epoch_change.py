@@ -20,6 +20,7 @@ from sdfeel.live.edge.state import ServerState
 from sdfeel.live.epochs import EpochBook, SignedNetwork
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.protocol import HERE, Answer, Header, Link, Who, whole
+from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class Boundary:
             self._store.put("start", known.k, 0, body, replace=True)
             self._store.put("own", 0, 0, body, replace=True)
             self._store.remember("federation", new.digest)
-            self._rows_again(new, body)
+            rows_anew(self._store, self._me, new, body)
             self._book.accept(version)
             known.save(self._store)
         self._changed(new, known)
@@ -222,7 +223,7 @@ class Boundary:
             for server, source in heirs(old.net, new.net).items():
                 if source == self._me:
                     self._store.put("given", epoch.number, server, start.body, replace=True)
-            self._rows_again(new, start.body)
+            rows_anew(self._store, self._me, new, start.body)
         self._meet(epoch)
         self._changed(new, known)
         told = [f"{len(mine)} clients"] if new.has(self._me) else ["this server has left"]
@@ -230,16 +231,6 @@ class Boundary:
         gone = sorted(stay - mine)
         told += [f"without {', '.join(map(str, gone))}"] if gone else []
         edge.tell(f"epoch {epoch.number} from round {epoch.begins + 1} on: {' '.join(told)}")
-
-    def _rows_again(self, new: Federation, start: bytes) -> None:
-        """Rows other than the models are what they would be in a first round. Inside a commit."""
-        if not new.net.shelves:
-            return
-        self._store.prune("row", EVER)
-        self._store.remember(TOLD, None)
-        for n, server in new.net.first_rows():
-            if server is not None and new.holder(n) == self._me:
-                self._store.put("row", 0, place(n), start, replace=True)
 
     def _changed(self, new: Federation, known: ServerState) -> None:
         edge = self._edge
@@ -255,3 +246,17 @@ class Boundary:
         for d, address in version.addresses.items():
             if self._find is not None and d != self._me and d not in self._peers:
                 self._peers[d] = self._find(d, address)
+
+
+def rows_anew(store: Store, server: int, new: Federation, start: bytes) -> None:
+    """With a new epoch, rows other than the models are what they would be in a first round.
+
+    Call it inside a commit.
+    """
+    if not new.net.shelves:
+        return
+    store.prune("row", EVER)
+    store.remember(TOLD, None)
+    for n, source in new.net.first_rows():
+        if source is not None and new.holder(n) == server:
+            store.put("row", 0, place(n), start, replace=True)
