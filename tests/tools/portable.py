@@ -44,6 +44,7 @@ SEED, STEPS = 5, 3
 SMOOTH = 2  # chains of activations, averages and norms
 LARGE = 50e6  # multiplications of an example
 NO_FMA = 4  # the program's exit code where a CPU does not multiply and add in one step
+WHOLE = ("-DSDFEEL_WHOLE", "-DSDFEEL_FIRST_CACHE=49152")  # tiles as Zen 5 has them
 OWN_WIDTH = "-DSDFEEL_ORDER=8"  # as wide as AVX2: what bits would be without a fixed order
 
 
@@ -93,6 +94,7 @@ def targets() -> list[Target]:
     if " avx512vl" in build.cpu():
         own += [Target(f"{name} avx512", (name,), v4) for name in ("g++", "clang++")]
         own.append(Target("zig avx512", build.ZIG, ("-mcpu=x86_64_v4",)))
+        own.append(Target("g++ avx512 whole", ("g++",), (*v4, *WHOLE)))
     control = Target("own width", ("g++",), (*v3, OWN_WIDTH), control=True)
     return [*own, *found, control]
 

@@ -227,6 +227,33 @@ def test_code_for_avx2_has_vectors_of_eight() -> None:
     assert found == {"avx2": 8, "avx512": 16}
 
 
+def test_tiles_are_chosen_by_what_the_system_says_of_the_cpu() -> None:
+    def described(vendor: str, family: int, flags: str) -> list[str]:
+        return [f"vendor_id\t: {vendor}", f"cpu family\t: {family}", f"flags\t\t: fpu {flags}", ""]
+
+    wide, whole = "avx2 avx512f avx512bw", "-DSDFEEL_WHOLE"
+    large = "-DSDFEEL_FIRST_CACHE=49152"
+    assert build.tuning_for(described("AuthenticAMD", 26, wide), "48K") == (whole, large)
+    assert build.tuning_for(described("GenuineIntel", 6, wide), "48K") == (whole, large)
+    assert build.tuning_for(described("AuthenticAMD", 25, wide), "") == ()
+    assert build.tuning_for(described("AuthenticAMD", 25, "avx2"), "48K") == (large,)
+    assert build.tuning_for([], "unknown") == ()
+
+
+@needs_compiler
+def test_the_headers_hear_what_tiles_are_chosen_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = (
+        '#include "vectors.hpp"\nextern "C" int whole() { return sdfeel::WHOLE; }\n'
+        'extern "C" int cache() { return sdfeel::FIRST_CACHE; }\n'
+    )
+    monkeypatch.setattr(build, "tuning", lambda: ("-DSDFEEL_WHOLE", "-DSDFEEL_FIRST_CACHE=65536"))
+    told = ctypes.CDLL(str(build.library(code)))
+    assert told.cache() == 65536
+    assert told.whole() == (build.code_instructions() == "avx512")
+    plain = ctypes.CDLL(str(build.library(code, build.NATIVE)))
+    assert (plain.whole(), plain.cache()) == (0, 32768)
+
+
 def test_instructions_are_asked_for_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "cpu", lambda: " ".join(sorted(build.AVX2)))
     compiler, zig = ("g++",), build.ZIG

@@ -74,11 +74,15 @@ def test_compiled_in_less_time_a_model_has_the_bits_on_record_too(name: str) -> 
     assert bits(name, *build.NATIVE) == portable.golden()[name]
 
 
-WIDTHS = [("mnist-cnn", NARROW), ("chain 2", WIDE)]  # `tests.tools.portable` tries all
+WIDTHS = [  # `tests.tools.portable` tries all
+    ("mnist-cnn", NARROW),
+    ("chain 2", WIDE),
+    ("mnist-cnn", (*WIDE, *portable.WHOLE)),
+]
 
 
 @needs_compiler
-@pytest.mark.parametrize(("name", "flags"), WIDTHS, ids=["narrow", "wide"])
+@pytest.mark.parametrize(("name", "flags"), WIDTHS, ids=["narrow", "wide", "whole"])
 def test_the_width_of_vectors_changes_no_bit(name: str, flags: tuple[str, ...]) -> None:
     assert bits(name, *build.NATIVE, *flags) == portable.golden()[name]
 
@@ -86,7 +90,7 @@ def test_the_width_of_vectors_changes_no_bit(name: str, flags: tuple[str, ...]) 
 @pytest.mark.slow
 @as_users_have_it
 @needs_compiler
-@pytest.mark.parametrize(("name", "flags"), WIDTHS, ids=["narrow", "wide"])
+@pytest.mark.parametrize(("name", "flags"), WIDTHS, ids=["narrow", "wide", "whole"])
 def test_the_width_of_vectors_changes_no_bit_for_users(name: str, flags: tuple[str, ...]) -> None:
     assert bits(name, *build.NATIVE, *flags) == portable.golden()[name]
 

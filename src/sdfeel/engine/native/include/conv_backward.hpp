@@ -56,7 +56,8 @@ template <class L> struct WeightGradient {
             };
             int i = 0;
             // Loads set the pace where a winner has few sums: one load is enough for four gradients.
-            if constexpr (CHAINS > 1)
+            // (GCC takes a lane to 16 others by way of memory.)
+            if constexpr (CHAINS > 1 && SIZE < 16)
                 for (; i + 4 <= winners.count; i += 4) {
                     const Floats<4> g = load<4>(winners.changes + i);
                     add_one(0, i, lane<0, SIZE>(g));

@@ -80,13 +80,20 @@ template <class Shape> struct WeightTile {
         }
         constexpr int vectors() const { return divide_up(Shape::KERNEL_X * slot(), size()); }
         constexpr int load() const { // of one vector, in eighths of a cycle
-            return slot() % size() == 0 ? (size() == 16 ? 8 : 4) : (size() == 16 ? 15 : 5);
+            const bool halves = size() == 16 && !WHOLE;
+            return slot() % size() == 0 ? (halves ? 8 : 4) : (size() < 16 ? 5 : WHOLE ? 8 : 15);
+        }
+        // A block that is too large for the first cache comes from the second one for each group of
+        // rows: so much of that for each winner.
+        constexpr int fetch() const {
+            const int lines = Shape::AREA * slot() / 16;
+            return 64 * lines > FIRST_CACHE / 8 * 7 ? 16 * lines / Shape::FINAL : 0;
         }
         constexpr int cost() const { // of one winner
             int total = 0;
             for (int y = 0; y < Shape::KERNEL_Y; y += rows) {
                 const int sums = least(rows, Shape::KERNEL_Y - y) * vectors();
-                total += most(load() * sums, 32 / CHAINS) + 16;
+                total += most(most(load() * sums, fetch()), 32 / CHAINS) + 16;
             }
             return total * (Shape::IN / block);
         }
@@ -116,20 +123,24 @@ template <class Shape> struct WeightTile {
 // addition falls on the same lanes of memory as the one before it and can be forwarded.
 //
 // One or two channels more than a vector holds (REST) would cost another vector at each position.
-// They lie apart, without a gap: a kernel's row of them is PAIR, two vectors at an even place.
+// They lie apart, without a gap: a kernel's row of them is PAIR, two vectors at an even place. If
+// stores are WHOLE, one of 16 floats takes no longer than one of 8, and all lie together.
 template <class Shape> struct InputTile {
     static constexpr int PAIR = 16;
     static constexpr int slots(int channels) { return round_up(channels, fitting(channels)); }
     static constexpr int rest(int channels) {
-        return channels > 0 && LANES >= 8 && Shape::IN > 8 && Shape::WIDTH * channels % 8 == 0 &&
+        return channels > 0 && LANES >= 8 && !WHOLE && Shape::IN > 8 && Shape::WIDTH * channels % 8 == 0 &&
                (Shape::KERNEL_X - 1) * channels + 8 <= PAIR &&
                slots(Shape::IN - channels) < slots(Shape::IN) ? channels : 0;
     }
     static constexpr int REST = Shape::IN % 8 <= 2 ? rest(Shape::IN % 8) : 0;
     static constexpr int MAIN = Shape::IN - REST;
     static constexpr int SIZE = fitting(MAIN), NEEDED = divide_up(MAIN, SIZE);
-    // As many vectors as keep one block of all positions in the first cache.
-    static constexpr int FIT = most(1, 20000 / (Shape::AREA * SIZE * 4));
+    // As many vectors as keep one block of all positions in the first cache. Winners overlap, so each
+    // waits for what the one before it has stored. Where that takes longer than storing, two vectors
+    // wait together, even if they come from the second cache; the kernel should stay in registers.
+    static constexpr int HELD = most(1, ACCUMULATORS / Shape::TAPS);
+    static constexpr int FIT = WHOLE ? least(2, HELD) : most(1, 20000 / (Shape::AREA * SIZE * 4));
     static constexpr int BLOCKS = divide_up(NEEDED, least(NEEDED, FIT));
     static constexpr int VECTORS = divide_up(NEEDED, BLOCKS), SLOTS = VECTORS * SIZE;
     static constexpr int LAST = MAIN - (BLOCKS - 1) * SLOTS; // channels of the last block

@@ -41,8 +41,8 @@ template <class L, int BATCH, class Update> struct Linear {
     static constexpr int FUSED_OUTS = ACCUMULATORS > 20 ? 8 : 4;
     // Inputs are taken in parts that stay in the first cache, for all samples, while the weights
     // pass by; the backward pass needs them twice, as inputs and as gradients.
-    static constexpr int FIRST_CACHE = PARTS > 1 ? 20000 : 28000; // bytes of it
-    static constexpr int FORWARD_PART = most(64, FIRST_CACHE / (4 * ROWS) / ORDER * ORDER);
+    static constexpr int PART_BYTES = PARTS > 1 ? 20000 : 28000;
+    static constexpr int FORWARD_PART = most(64, PART_BYTES / (4 * ROWS) / ORDER * ORDER);
     static constexpr bool IN_PARTS = WIDTH > FORWARD_PART;
     static constexpr int BACKWARD_PART = most(64, 20000 / (8 * BATCH) / LANES * LANES);
     // What ReLU or dropout has stopped has no gradient, and is skipped. A row is summed up in

@@ -39,6 +39,18 @@ constexpr int LANES = 4, REGISTERS = 16;
 // How many sums a kernel may keep in registers, leaving some for its operands.
 constexpr int ACCUMULATORS = REGISTERS == 32 ? 26 : 12;
 
+// What build.py knows of this CPU, for tiles to be chosen by. WHOLE: vectors of 512 bits are loaded,
+// stored and multiplied at once, not in halves. FIRST_CACHE: its bytes.
+#if defined(SDFEEL_WHOLE)
+constexpr bool WHOLE = LANES == 16;
+#else
+constexpr bool WHOLE = false;
+#endif
+#if !defined(SDFEEL_FIRST_CACHE)
+#define SDFEEL_FIRST_CACHE 32768
+#endif
+constexpr int FIRST_CACHE = SDFEEL_FIRST_CACHE;
+
 // Lanes of a sum that runs across lanes, on every CPU; and how many vectors they are here.
 #if !defined(SDFEEL_ORDER) // by a test: another order has other bits
 #define SDFEEL_ORDER 16
