@@ -105,3 +105,9 @@ def test_our_own_page_may_act(page: Page) -> None:
     answer = client.post("/api/stop", json={"name": "x"}, headers=told)
     assert answer.status_code == 400
     assert "was not started from this page" in answer.json()["error"]
+
+
+def test_what_only_toml_can_say_is_shown(page: Page, tmp_path: Path) -> None:
+    write(tmp_path / "one", events())
+    (tmp_path / "one" / "experiment.toml").write_text("seed = 1979-05-27T07:32:00Z\n")
+    assert page().get("/api/experiment?name=one").status_code in (200, 400)

@@ -175,3 +175,18 @@ def test_notes_are_checked_and_written_into_the_run_alone(page: Page, tmp_path: 
     for name in ("../outside", "way", ".", "none"):
         assert desk.tell("notes", name=name, note="new").status_code == 404
     assert page().post("/api/notes", json={"name": "one"}, headers=desk.headers).status_code != 200
+
+
+@pytest.mark.parametrize("size", [1 << 17, None])
+@pytest.mark.parametrize("path", ["start", "stop", "resume", "notes"])
+def test_what_is_sent_is_bounded_and_never_believed(
+    page: Page, path: str, size: int | None
+) -> None:
+    """Neither a length that is wrong or not there, nor what no parser can follow."""
+    desk = Desk(page)
+    content = b"[" * 50_000 if size is None else b'{"name": "' + b"x" * size + b'"}'
+    pieces = (content[n : n + 1000] for n in range(0, len(content), 1000))  # without its length
+    answer = desk.client.post(f"/api/{path}", content=pieces, headers=desk.headers)
+    assert answer.status_code == 400
+    expected = "the request must be a JSON object" if size is None else "the request is too large"
+    assert answer.json()["error"] == expected

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -396,3 +397,26 @@ def test_one_server_of_several_does_not_send_a_joining_one_home(
     else:
         with pytest.raises(TimeoutError):
             timeless.run(boundary.await_place(), seconds=30)
+
+
+def test_files_that_cannot_be_read_yet_end_no_server(tmp_path: Path) -> None:
+    """Somebody copies them while servers run, perhaps with other owners, or as links."""
+    desk, told = Desk(tmp_path), list[str]()
+    files = tmp_path / "epochs"
+    files.mkdir()
+    book = EpochBook(Store(tmp_path / "a"), "f", lambda: desk.ca, files)
+    (files / "0001.json").symlink_to("nowhere")
+    (files / "0002.json").mkdir()
+    os.mkfifo(files / "0003.json")
+    with (files / "0004.json").open("wb") as file:
+        file.truncate(1 << 40)
+    first = desk.version(1, 5)
+    (files / "0005.json").write_bytes(first)
+    assert book.files(told.append) == [first]
+    assert [each.partition(".json")[0][-4:] for each in told] == ["0001", "0002", "0003", "0004"]
+    assert book.files(told.append) == []
+    (files / "0001.json").unlink()
+    body = desk.version(2, 9)
+    (files / "0001.json").write_bytes(body)
+    assert book.files(told.append) == [body]
+    assert book.files(told.append) == []

@@ -306,3 +306,21 @@ def test_a_list_without_its_last_line_counts_when_it_is_left_alone(federation: F
     assert allow.permits(one.serial, one.name)
     now[0] = 10.0
     assert not allow.permits(one.serial, one.name)
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("last", ["# end", "# end  ", "# end\n\n"])
+def test_no_editor_revokes_the_first_line(
+    federation: Federation, mark: str, ends: str, last: str
+) -> None:
+    one, two = federation.issue("client/0"), federation.issue("client/1")
+    allow = federation.allow
+    assert allow.permits(one.serial, one.name)
+    text = f"{one.serial} {one.name}\n{two.serial} {two.name}\n{two.serial} {two.name}\n{last}\n"
+    federation.list.write_bytes((mark + text).replace("\n", ends).encode())
+    assert allow.permits(one.serial, one.name)
+    assert allow.permits(two.serial, two.name)
+    assert revoke(federation.list, one.serial) == 1
+    assert not allow.permits(one.serial, one.name)
+    assert revoke(federation.list, two.name) == 2

@@ -297,3 +297,16 @@ def test_a_node_is_run_by_one_process(tmp_path: Path) -> None:
             pass  # the first one has let it go
 
     completed(story())
+
+
+def test_an_audit_log_that_was_copied_away_and_emptied_goes_on(tmp_path: Path) -> None:
+    """As programs that rotate logs do; others rename the file."""
+    path = tmp_path / "audit.jsonl"
+    log = AuditLog(path, clock=Clock())
+    for n in range(3):
+        log.note(AuditedCall(f"client-{n}", "5a", "work", "answered"))
+    before = log.head
+    path.write_bytes(b"")
+    log.note(AuditedCall("client-9", "5a", "work", "answered"))
+    assert json.loads(path.read_text())["before"] == before
+    assert verified(path, log.head).lines == 4

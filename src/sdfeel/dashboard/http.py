@@ -218,11 +218,14 @@ def whole(text: str) -> int:
 
 
 async def body(request: Request) -> dict[str, Any]:
-    if int(request.headers.get("content-length", LONGEST_BODY + 1)) > LONGEST_BODY:
-        raise InputError("the request is too large")
+    sent = b""
+    async for piece in request.stream():
+        sent += piece
+        if len(sent) > LONGEST_BODY:  # whatever its header says
+            raise InputError("the request is too large")
     try:
-        body = await request.json()
-    except ValueError:
+        body = json.loads(sent)
+    except (ValueError, RecursionError):
         body = None
     if not isinstance(body, dict):
         raise InputError("the request must be a JSON object")
@@ -244,9 +247,9 @@ class Json(Response):
 def encoded(content: Any) -> str:
     """Compact JSON."""
     try:
-        return json.dumps(content, allow_nan=False, separators=(",", ":"))
+        return json.dumps(content, allow_nan=False, separators=(",", ":"), default=str)
     except ValueError:
-        return json.dumps(sayable(content), separators=(",", ":"))
+        return json.dumps(sayable(content), separators=(",", ":"), default=str)
 
 
 def attachment(content: bytes, name: str, kind: str) -> Response:

@@ -127,7 +127,7 @@ class AuditLog:
 
     def _append(self) -> None:
         while self._unwritten:
-            fresh = not self.path.exists()
+            fresh = not self.path.exists() or not self.path.stat().st_size  # it was rotated
             line = {"n": self.lines + 1, **self._unwritten[0]}
             if fresh:
                 line["before"] = self.head

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 from sdfeel.core.run_files import EPOCHS, write_atomic
@@ -254,14 +255,25 @@ class EpochBook:
         """The first epoch in force here after `number`."""
         return next((each for each in self.adopted if each.number > number), None)
 
-    def files(self) -> list[bytes]:
-        """The versions next to network.json that have not been read yet."""
+    def files(self, complain: Callable[[str], None]) -> list[bytes]:
+        """The versions next to network.json that have not been read yet.
+
+        Somebody may be copying them at this moment: what cannot be read now may be read later.
+        """
         fresh = []
         for path in sorted(self._files.glob("*.json")) if self._files is not None else []:
-            key = (path.name, path.stat().st_mtime_ns)
-            if key not in self._seen:
-                self._seen.add(key)
+            try:
+                found = path.stat()
+                key = (path.name, found.st_mtime_ns)
+                if key in self._seen:
+                    continue
+                if not S_ISREG(found.st_mode) or found.st_size > EPOCH_BYTES:
+                    raise OSError(0, f"it is no file of at most {EPOCH_BYTES:,} bytes")
                 fresh.append(path.read_bytes())
+            except OSError as error:
+                complain(f"cannot read {path}: {error.strerror}")
+            else:
+                self._seen.add(key)
         return fresh
 
     def _save(self) -> None:

@@ -64,7 +64,7 @@ class Boundary:
 
     async def cross(self) -> None:
         """Before a round begins: the epoch that begins with it, at all servers or at none."""
-        for body in self._book.files():
+        for body in self._book.files(self._edge.cluster.complain):
             await self._spread(body)
         while (due := self._book.due(self._edge.known.k)) is not None:
             now, new = self._edge.federation, self._edge.federation.renewed(due)

@@ -155,6 +155,8 @@ class ConnectionGuard:
             if one.owner is not None and not self.permits(*one.owner):
                 self._denied.setdefault(one.peer, now + LAST_WORD)
         yield from (one for one in everyone if self._denied.get(one.peer, now + 1) <= now)
+        here = self._by_peer  # others have hung up, and their ports may become somebody else's
+        self._denied = {key: end for key, end in self._denied.items() if key in here or end > now}
         fresh = [one for one in everyone if one.owner is None]
         limits = self.limits
         yield from (one for one in fresh if now - one.since > limits.first_call_seconds)

@@ -17,6 +17,7 @@ from sdfeel.core.run_files import ALLOW, write_atomic
 from sdfeel.live.trust.names import Name
 
 END = "# end"
+TEXT = "utf-8-sig"  # some editors begin a file with a mark, which is no part of its first line
 GONE = 5.0  # seconds without the file after which nobody is trusted
 SETTLED = 2.0  # seconds without a change after which a list without its mark counts as whole
 _Stamp = tuple[int, int, int] | None
@@ -84,14 +85,14 @@ class AllowList:
 
 def permit(path: Path, serial: str, name: str) -> None:
     """Add a certificate to the list."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    lines = path.read_text(encoding=TEXT).splitlines() if path.exists() else []
     _replace(path, [*lines, f"{serial} {Name.parse(name)}"])
 
 
 def revoke(path: Path | str, which: str) -> int:
     """Remove a serial number, or every certificate of a name; return how many lines went."""
     path = Path(path)
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding=TEXT).splitlines()
     keep = [line for line in lines if which not in line.partition("#")[0].split()]
     if len(keep) == len(lines):
         raise InputError(f"'{which}' is not on the allow-list {path}")
@@ -110,7 +111,7 @@ def stamp_of(path: Path) -> _Stamp:
 
 def _read(path: Path) -> str | None:
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
+        return path.read_text(encoding=TEXT, errors="replace")
     except OSError:
         return None
 
