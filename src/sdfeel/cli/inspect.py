@@ -255,8 +255,11 @@ UNKNOWN = "nobody has proven how many it withstands"
 
 
 def _agreement_table(rows: list[tuple[str, Agreement]]) -> Table:
-    heads = ("mixing", "others heard", "models each", "exact after", "left after 1", "after 4")
-    table = Table(*heads, "exchanges to 0.1 %", "models in all", box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("mixing", no_wrap=True)  # names that are cut off cannot be typed
+    heads = ("others heard", "models each", "exact after", "left after 1", "after 4")
+    for head in (*heads, "0.1 % left after", "models in all"):
+        table.add_column(head)
     for name, found in rows:
         exact = "-" if found.exact is None else str(found.exact)
         later = found.left[3] if len(found.left) > 3 else 0.0

@@ -210,7 +210,7 @@ def _scale(axes: Axes, learnt: Sequence[Floats], measure: LearningAxis) -> None:
     if len(finite) and finite.min() > 0 and finite.max() > 1000 * finite.min():
         axes.set_yscale("log")
     else:
-        axes.yaxis.set_major_locator(MaxNLocator(6))
+        axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
 
 
 def _values(evaluations: Sequence[Evaluated], read: Callable[[Evaluated], float | None]) -> Floats:
@@ -291,7 +291,8 @@ def multiples(
     columns = min(len(panels), 2 if width == "column" else ACROSS)
     rows = ceil(len(panels) / columns)
     wide = inches(width) or 1.2 + 3.1 * columns
-    across, lines_below = _legend_shape(labels, False, wide)
+    with_target = target is not None and measure.share
+    across, lines_below = _legend_shape(labels, with_target, wide)
     tall = 4.6 if wide / columns > 2.6 else 3.4
     figure = new_figure(wide, 0.4 + tall * rows + 0.22 * lines_below)
     units = {
@@ -314,15 +315,8 @@ def multiples(
     for n in range(len(panels), rows * columns):
         for below in range(2):
             grid[2 * (n // columns) + below, n % columns].set_axis_off()
-    lines = [Line2D([], [], **line_style(index)) for index in range(len(labels))]
-    figure.legend(
-        lines,
-        [short(label) for label in labels],
-        loc="outside lower center",
-        ncols=across,
-        frameon=False,
-        fontsize=LABEL,
-    )
+    samples = [History(label, (), style=index) for index, label in enumerate(labels)]
+    _legend(figure, samples, target if with_target else None, across)
     return figure
 
 

@@ -70,13 +70,12 @@ def export(
     if kind not in get_args(Format):
         raise unknown("format", str(kind), get_args(Format))
     lines = lines_of(runs)
-    histories = [run for line in lines for run in line.runs.values()]
-    chosen = default_target(histories) if target is None else target
+    means = [line.history for line in lines]
+    chosen = default_target(means) if target is None else target  # as `compare` chooses it
     text = written(lines, kind, chosen, against)
     if out is not None:
         write_atomic(Path(out), text.encode())
     if picture is not None:
-        means = [line.history for line in lines]
         small = drawing.inches(width) == drawing.WIDTHS["column"]
         drawn = curves.column(means, chosen) if small else curves.curves(means, chosen, width=width)
         drawing.save(drawn, picture, width)

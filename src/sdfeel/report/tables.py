@@ -197,10 +197,13 @@ def _phases(history: History) -> Rows:
     total = sum(seconds.values())
     if not total:
         return []
-    return [
+    rows = [
         (f"  {phase}", f"{percent(part / total):>7}  {duration(part)}")
         for phase, part in seconds.items()
     ]
+    if history.end is not None and total > 1.001 * history.end.seconds:
+        rows.insert(0, ("its rounds' time", f"{duration(total)}, side by side"))
+    return rows
 
 
 def _ending(history: History) -> Rows:
