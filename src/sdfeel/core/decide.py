@@ -25,7 +25,18 @@ from sdfeel.core.masked_sums import PAIR, in_sums, unmasked
 from sdfeel.core.mixing import Mixing, in_steps, restricted, selected
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages
-from sdfeel.core.scheme import Estimates, Lane, Local, Memory, Mix, Scheme, Setting, View, Work
+from sdfeel.core.scheme import (
+    Estimates,
+    Lane,
+    Local,
+    Memory,
+    Mix,
+    Scheme,
+    Setting,
+    View,
+    Work,
+    repeats,
+)
 from sdfeel.core.staleness import Clocks, Unheard
 from sdfeel.core.stragglers import WAITING, RoundPlan, StragglerPolicy, undisturbed
 
@@ -46,7 +57,7 @@ class Begun(NamedTuple):
 
     work: Work
     steps: Ints  # (R,) of each of `work.down.rows`
-    mix: Mix  # as it would end if no other lane ended before
+    mix: Mix  # as it would end if no other lane ended before, or as one with its messages would
     bill: Bill
     clients: int
     state: NetworkState
@@ -287,6 +298,11 @@ class Decisions:
         """Is everything always up, and does every round wait for everybody?"""
         return self.outages is None and self.late.seconds is None
 
+    @cached_property
+    def _repeats(self) -> bool:
+        """Need nobody ask how a round will end before it does? One lane is asked only once."""
+        return len(self.lanes) > 1 and repeats(self.scheme)
+
     def begun(
         self,
         before: Begun | None,
@@ -296,12 +312,12 @@ class Decisions:
         **known: Unpack[Known],
     ) -> Begun:
         """`round`, to be kept until it ends; where it is like `before`, the lane's last round,
-        nothing has to be priced again."""
+        nothing has to be priced again. How much models will count is known when it `ended`."""
         cost = self.cost.at(self.lanes[number], k, known["seconds"])
         if before is not None and self._steady and cost is self.cost and cost.as_before(k):
             view = self.view(number, k, clocks, **known)
             if self.work(view, before.work) is before.work:
-                return self._as_before(view, cost, before)
+                return before if self._repeats else self._as_before(view, cost, before)
         return Begun.of(self.round(number, k, clocks, **known), self.net)
 
     def ended(

@@ -130,13 +130,13 @@ class Mixing:
             other.__dict__["crossings"] = self.hops * len(sent)
         return other
 
-    def weighing(self, weights: Floats) -> "Mixing":
+    def weighing(self, weights: Floats, votes: Floats | None = None) -> "Mixing":
         """The same with these weights: `replace`, without checking again what was checked."""
         assert len(weights) == len(self.sources)
         other = object.__new__(Mixing)
         # What does not depend on weights is worked out here, once for all that are made from this.
         known = {"places": self.places, "crossings": self.crossings}
-        other.__dict__.update(self.__dict__, **known, weights=floats(weights))
+        other.__dict__.update(self.__dict__, **known, weights=floats(weights), votes=votes)
         return other
 
     def dense(self, width: int) -> Floats:

@@ -274,6 +274,13 @@ def terms(scheme: Scheme) -> Terms | None:
     return found
 
 
+def repeats(scheme: Scheme) -> bool:
+    """Does a lane that does the same work send the same models, whatever its clocks say (its
+    property `repeats`)? Then `mix` is asked only when a round ends. A scheme need not say."""
+    found: bool = getattr(scheme, "repeats", False)
+    return found
+
+
 @dataclass(frozen=True)
 class Around:
     """A scheme around another one, which decides wherever this one does not say otherwise."""

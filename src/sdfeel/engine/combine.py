@@ -6,7 +6,7 @@ therefore agree to the last bit, and on every CPU (fused.py).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -128,12 +128,7 @@ def mixed(mixing: Mixing, models: Rows) -> Tensor:
         return out
     if len(mixing.sources) <= FEW and len(like) <= PIECE:
         return _mixed_few(mixing, models, out)
-    # Many rows can be the same (every server takes the cloud's average): compute each once.
-    first: dict[tuple[bytes, bytes], int] = {}
-    alike = [
-        first.setdefault((sources.tobytes(), weights.tobytes()), n)
-        for n, (_, sources, weights) in enumerate(mixing)
-    ]
+    alike = first_alike(mixing)
     terms = {
         n: list(zip(weights.tolist(), sources.tolist(), strict=True))
         for n, (_, sources, weights) in enumerate(mixing)
@@ -148,6 +143,17 @@ def mixed(mixing: Mixing, models: Rows) -> Tensor:
         if same != n:
             out[n] = out[same]
     return out
+
+
+@lru_cache(maxsize=16)  # gossip does not change from round to round
+def first_alike(mixing: Mixing) -> list[int]:
+    """For each row, the first one with the same terms: many rows can be the same (every server
+    takes the cloud's average), and each is computed once."""
+    first: dict[tuple[bytes, bytes], int] = {}
+    return [
+        first.setdefault((sources.tobytes(), weights.tobytes()), n)
+        for n, (_, sources, weights) in enumerate(mixing)
+    ]
 
 
 def _mixed_into_one(mixing: Mixing, models: Rows, like: Tensor) -> Tensor:

@@ -5,12 +5,14 @@ A million objects would take too long. Nothing here needs torch: devices without
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.alike import same_numbers
+from sdfeel.core.arrays import Floats, Ints, Singles
 from sdfeel.core.errors import Diverged
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.scheme import Work
@@ -60,6 +62,11 @@ class Crowd:
     weights: Floats  # (E,) and what the model counts there
     updates: bool  # is it the update that is added, rather than the model?
 
+    @cached_property
+    def alone(self) -> bool:
+        """Is every sum one model, or update, that counts in full, so that nothing is added up?"""
+        return bool((self.weights == 1).all()) and len(np.unique(self.into)) == len(self.into)
+
 
 class Folding(Protocol):
     """An engine that trains a crowd and adds up its models."""
@@ -69,9 +76,12 @@ class Folding(Protocol):
         """Can it, for the model and the training that it has?"""
         ...
 
-    def gather(self, crowd: Crowd, totals: Floats) -> "InTraining":
+    def gather(self, crowd: Crowd, totals: Floats | Sequence[Singles]) -> "InTraining":
         """Begin to train; `fold` makes their sums, the rows of `totals` (R, P), which may have been
-        anything; rows that nothing goes into stay what they are, or become zeros."""
+        anything; rows that nothing goes into stay what they are, or become zeros.
+
+        Models that are `alone` may go into rows of their own type, each with its own memory.
+        """
         ...
 
 
@@ -89,26 +99,32 @@ def folding(engine: object) -> Folding | None:
 
 
 def plain(work: Work, up: Mixing) -> bool:
-    """Does everybody just train from a server's model, to be averaged by servers?"""
-    down, special = work.down, (work.shift, work.compare, work.down.rule, up.rule)
+    """Does everybody just train from one model, to be averaged by servers?"""
+    down = work.down
     return (
         not work.measure
         and not work.pull
-        and all(part is None for part in special)
+        and not any([work.shift, work.compare, down.rule, up.rule])
         and len(down.sources) == len(down.rows) > 0
-        and bool((down.sources >= 0).all() and (down.weights == 1).all())
-        and bool((up.sources >= 0).all())
+        and bool((down.weights == 1).all() and (up.sources >= 0).all())
     )
 
 
-def crowd_of(work: Work, up: Mixing, updates: bool, starts: Any, done: Ints, taken: Ints) -> Crowd:
-    """The tasks of a round that is `plain`, in their order, without clients that train in vain."""
+def crowd_of(work: Work, up: Mixing, updates: bool, starts: Any, steps: Ints, first: Ints) -> Crowd:
+    """The tasks of a round that is `plain`, in their order, without clients that train in vain.
+
+    `steps` are those of each of `work.down.rows`, and `first` those that it has taken before.
+    """
     down = work.down
+    rates = np.ones(len(down.rows)) if work.rates is None else work.rates
+    if len(up.rows) == 1 and same_numbers(up.sources, down.rows):  # there is nothing to sort
+        begins, into = np.arange(len(steps) + 1), np.zeros(len(steps), dtype=np.int64)
+        given = down.rows, starts, down.sources, steps, first, rates
+        return Crowd(*given, begins, into, up.weights, updates)
     order = np.argsort(up.sources, kind="stable")  # the entries of each client, sum by sum
     sources = up.sources[order]
     begins = np.searchsorted(sources, down.rows, side="left")
     counts = np.searchsorted(sources, down.rows, side="right") - begins
-    rates = np.ones(len(down.rows)) if work.rates is None else work.rates
     heard = counts > 0
     counts, begins, clients = counts[heard], begins[heard], down.rows[heard]
     ends = np.cumsum(counts)
@@ -118,8 +134,8 @@ def crowd_of(work: Work, up: Mixing, updates: bool, starts: Any, done: Ints, tak
         clients,
         starts,
         down.sources[heard],
-        done[clients],
-        taken[clients],
+        steps[heard],
+        first[heard],
         rates[heard],
         np.concatenate([[0], ends]),
         owners[entries],

@@ -18,6 +18,7 @@ from sdfeel.core.staleness import Counter, trust
 from sdfeel.core.tolerance import EDGE, IGNORED, Only, Tolerates
 
 NO_LIMIT = 2**31  # steps; the deadline is the limit
+OLDEST, LEAST = np.array([2**53]), 1e-200  # an age that no model reaches, and what surely counts
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,11 @@ class AsyncSDFeel:
     @property
     def terms(self) -> Terms:
         return Terms(2, self.theta_min)
+
+    @property
+    def repeats(self) -> bool:
+        """Do neighbours always count something? Whoever counts nothing need not send."""
+        return bool(trust(self.psi, OLDEST, self.psi_a, self.psi_b)[0] > LEAST)
 
     def adapt(self, net: Network) -> Network:
         if isinstance(self.deadline, tuple) and len(self.deadline) != len(net.servers):

@@ -30,6 +30,8 @@ class OneByOne:
     Each client has a lane of its own. What it sends counts less, the older it is.
     """
 
+    repeats: ClassVar[bool] = True  # a client sends its model, and that is all
+
     tau1: Annotated[int, "local iterations before a client reports to the cloud"] = 5
     psi: Annotated[
         Literal["constant", "polynomial", "hinge"], "how much less an old model or update counts"

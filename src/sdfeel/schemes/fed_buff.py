@@ -6,11 +6,9 @@ Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", 2022
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
-import numpy as np
-
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, at_least
-from sdfeel.core.mixing import Mixing, of_rows
+from sdfeel.core.mixing import average, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Mix, View, one_server
 from sdfeel.core.tolerance import CLOUD, IGNORED, Tolerates
@@ -50,9 +48,14 @@ class FedBuff(OneByOne):
     def mix(self, view: View, done: Ints) -> Mix:
         came, began = view.clocks.number, view.began
         counts = self.counts(came // self.buffer - began // self.buffer)  # age in the cloud's steps
-        into, who = int(view.net.shelf(BUFFER.name)[0]), self.client(view)
-        up = Mixing(np.array([into]), np.array([0, 1]), who, counts, "client-cloud", votes=counts)
+        net, key = view.net, ("buffered", view.lane_number)
+        into = int(net.shelf(BUFFER.name)[0])
+        if key not in net.memo:
+            net.memo[key] = average([into], self.client(view), via="client-cloud")
+        up = net.memo[key].weighing(counts, votes=counts)
         if (came + 1) % self.buffer:
             return Mix(up, payload="update")
-        step = {0: {0: 1.0, into: self.server_rate / self.buffer}, into: {into: 0.0}}
-        return Mix(up, of_rows(step), payload="update")
+        rate = self.server_rate / self.buffer
+        if ("step", rate) not in net.memo:
+            net.memo["step", rate] = of_rows({0: {0: 1.0, into: rate}, into: {into: 0.0}})
+        return Mix(up, net.memo["step", rate], payload="update")

@@ -1,6 +1,6 @@
 """Lanes whose rounds are plain are trained and added up together, ahead of their events."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,8 +13,9 @@ from sdfeel.core.alike import same_numbers
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.decide import Begun
 from sdfeel.core.errors import SdfeelError
-from sdfeel.core.mixing import Mixing
+from sdfeel.core.mixing import ONE_ENTRY, Mixing
 from sdfeel.core.scheme import Mix, Work
+from sdfeel.engine.native.rows import rows_in_c
 from sdfeel.engine.tasks import Crowd, Folding, InTraining, crowd_of, plain
 from sdfeel.sim.state import LaneState
 
@@ -22,6 +23,7 @@ EACH_WORKER = 32  # models of a batch, for each worker
 LEFT = 1 / 3  # of the models ahead: when the next batch begins, so that no core waits for it
 ROOM_BYTES = 256e6  # of the sums of a batch, at most
 
+Rows = NDArray[Any] | list[NDArray[Any]]
 Chosen = tuple[LaneState, Begun, Crowd]  # a lane of a batch, and its part of the crowd
 Coming = Callable[[], Iterator[tuple[LaneState, Begun]]]  # the lanes whose rounds end next
 
@@ -32,7 +34,7 @@ class Batch:
 
     crowd: InTraining
     count: int  # tasks
-    room: Floats  # (sums, P)
+    room: Floats | None  # (sums, P); None: the models have memory of their own
     folded: int = 0  # tasks that were added up
 
     def fold(self, until: int) -> None:
@@ -47,9 +49,9 @@ class Place:
 
     begun: Begun
     base: Tensor  # what its round began from: there is a new one for every round
-    totals: NDArray[Any]  # (R, P) float64, or rounded already
-    clients: Ints
-    first: bytes  # local iterations that they had taken before
+    totals: Rows  # (R, P) float64, or rounded already
+    piece: Crowd
+    first: bytes  # local iterations that its clients had taken before
     until: int  # tasks of the batch after which they are complete
     batch: Batch | None  # None: they have been kept
     kind: np.dtype[Any]  # of the models
@@ -59,23 +61,25 @@ class Place:
         return (
             self.begun is lane.begun
             and self.base is lane.base
-            and self.first == taken[self.clients].tobytes()
+            and self.first == taken[self.piece.clients].tobytes()
         )
 
-    def rounded(self) -> NDArray[Any]:
+    def rounded(self) -> Rows:
         """(R, P) the sums, in memory of their own: that of a batch is used again."""
         if self.batch is not None:
             self.batch.fold(self.until)
-            self.totals, self.batch = self.totals.astype(self.kind), None
+            if isinstance(self.totals, np.ndarray):
+                self.totals = self.totals.astype(self.kind)
+            self.batch = None
         return self.totals
 
 
 class AheadSums:
     """Sums of the lanes whose rounds end next, made on all cores; the same bits.
 
-    Like `Ahead`, but a lane's models are added up as soon as they are there, and none of them is
-    ever seen. That needs a scheme in which their weights are known when a round begins: at the
-    first round that ends with other weights, this gives up for good.
+    Like `Ahead`, but a lane's models are added up as soon as they are there. That needs a scheme in
+    which their weights are known when a round begins: at the first round that ends with other
+    weights, this gives up for good. A sum of one model can be weighed when its round ends.
 
     The next lanes are handed over while the last ones are still in training, so that no core waits
     for them.
@@ -94,7 +98,7 @@ class AheadSums:
 
     def sums(
         self, lane: LaneState, work: Work, mix: Mix, taken: Ints, coming: Coming
-    ) -> Tensor | None:
+    ) -> Sequence[Tensor] | None:
         """(R, P) what the lane's clients make of `mix.up`; None: not to be had ahead."""
         begun = lane.begun
         if self._given_up or begun is None or lane.base is None:
@@ -110,14 +114,16 @@ class AheadSums:
             self._train(lane, [(lane, begun, piece)], taken, coming)
             place = self._taken(lane.number)
             assert place is not None
-        found = torch.from_numpy(place.rounded())
+        found = [torch.from_numpy(row) for row in place.rounded()]
+        if place.piece.alone:
+            _weigh(found, mix.up.weights)
         if self._open and self._ahead <= self._full * LEFT:
             self._train(lane, [], taken, coming)
         return found
 
     def _taken(self, number: int) -> Place | None:
         place = self._places.pop(number, None)
-        self._ahead -= 0 if place is None else len(place.clients)
+        self._ahead -= 0 if place is None else len(place.piece.clients)
         return place
 
     def _forget(self) -> None:
@@ -128,10 +134,11 @@ class AheadSums:
 
     def _as_begun(self, lane: LaneState, mix: Mix, begun: Begun) -> bool:
         """Does the round end as it began, and is it plain?"""
+        piece = self._piece(lane, begun)
         return (
-            mix.payload == begun.mix.payload
-            and _same(mix.up, begun.mix.up)
-            and self._piece(lane, begun) is not None
+            piece is not None
+            and mix.payload == begun.mix.payload
+            and _same(mix.up, begun.mix.up, weighed=not piece.alone)
         )
 
     def _train(self, now: LaneState, chosen: list[Chosen], taken: Ints, coming: Coming) -> None:
@@ -159,15 +166,19 @@ class AheadSums:
         sums = [len(begun.mix.up.rows) for _, begun, _ in chosen]
         bases = [each.base for each, _, _ in chosen if each.base is not None]
         crowd = _joined(pieces, [base.numpy() for base in bases], sums, taken)
-        room = self._room(sum(sums), bases[0].shape[1])
-        totals = zeroed(room[: sum(sums)], crowd.into)
+        room, size, kind = None, bases[0].shape[1], crowd.starts[0].dtype
+        if all([piece.alone for piece in pieces]):
+            totals: Rows = [np.empty(size, kind) for _ in range(sum(sums))]
+        else:
+            room = self._room(sum(sums), size)
+            totals = zeroed(room[: sum(sums)], crowd.into)
         batch = Batch(self._engine.gather(crowd, totals), len(crowd.clients), room)
         self._batches.append(batch)
-        until, end, kind = 0, 0, crowd.starts[0].dtype
+        until, end = 0, 0
         for (each, begun, piece), count, base in zip(chosen, sums, bases, strict=True):
             before, until, end = until, until + len(piece.clients), end + count
             part, first = totals[end - count : end], crowd.first[before:until].tobytes()
-            place = Place(begun, base, part, piece.clients, first, until, batch, kind)
+            place = Place(begun, base, part, piece, first, until, batch, kind)
             self._places[each.number] = place
         self._ahead += until
 
@@ -189,7 +200,8 @@ class AheadSums:
             for place in self._places.values():
                 if place.batch is batch:
                     place.rounded()
-            self._rooms.append(batch.room)
+            if batch.room is not None:
+                self._rooms.append(batch.room)
 
     def _piece(self, lane: LaneState, begun: Begun) -> Crowd | None:
         """The lane's part of a crowd, except for what changes in every round; None: not plain."""
@@ -199,12 +211,14 @@ class AheadSums:
         if not plain(begun.work, begun.mix.up):
             return None
         rows = {source: n for n, source in enumerate(lane.sources)}
-        steps = np.zeros(int(begun.work.down.rows.max(initial=0)) + 1, dtype=np.int64)
-        steps[begun.work.down.rows] = begun.steps
-        updates = begun.mix.payload == "update"
-        piece = crowd_of(begun.work, begun.mix.up, updates, None, steps, steps)
+        up, updates = begun.mix.up, begun.mix.payload == "update"
+        piece = crowd_of(begun.work, up, updates, None, begun.steps, begun.steps)
         start = np.array([rows[source] for source in piece.start.tolist()], dtype=np.int64)
-        piece = replace(piece, start=start)
+        single = len(up.rows) == len(up.sources)  # its models are weighed when their rounds end
+        weights = np.ones(len(piece.weights)) if single else piece.weights
+        piece = replace(piece, start=start, weights=weights)
+        if piece.alone is not single or (single and len(piece.into) != len(up.rows)):
+            return None  # a sum of nothing, or a model of somebody who has not trained
         self._pieces[lane.number] = begun, piece
         return piece
 
@@ -213,7 +227,13 @@ class AheadSums:
         before, piece = self._pieces.get(number, (None, None))
         if before is begun:
             return piece
-        if before is None or piece is None or not _same_round(before, begun):
+        if before is None or piece is None:
+            return None
+        if before.work is not begun.work or before.mix.payload != begun.mix.payload:
+            return None
+        if before.steps.tobytes() != begun.steps.tobytes():
+            return None
+        if not _same(before.mix.up, begun.mix.up, weighed=not piece.alone):
             return None
         self._pieces[number] = begun, piece  # found at once when asked for again
         return piece
@@ -254,20 +274,22 @@ def _offsets(sizes: list[int], counts: Ints) -> Ints:
     return np.repeat(np.cumsum([0, *sizes[:-1]]), counts)
 
 
-def _same_round(one: Begun, other: Begun) -> bool:
-    return one is other or (
-        one.work is other.work
-        and one.mix.payload == other.mix.payload
-        and one.steps.tobytes() == other.steps.tobytes()
-        and _same(one.mix.up, other.mix.up)
-    )
+def _weigh(sums: list[Tensor], weights: Floats) -> None:
+    """Multiply sums of one model by their weights: a product is rounded once, as a term of a sum
+    is, and no zero is negative."""
+    compiled = rows_in_c()
+    for row, weight in zip(sums, weights, strict=True):
+        if weight != 1 and compiled is not None and row.dtype is torch.float32:
+            compiled.mix([row.data_ptr()], weight, ONE_ENTRY, [row.data_ptr()], len(row))
+        elif weight != 1:
+            row.copy_(row.double().mul_(float(weight)).add_(0.0))
 
 
-def _same(one: Mixing, other: Mixing) -> bool:
-    """Do the same models go into the same sums, and count the same?"""
+def _same(one: Mixing, other: Mixing, weighed: bool = True) -> bool:
+    """Do the same models go into the same sums, and count the same, if they are `weighed`?"""
     return one is other or (
         one.rule == other.rule
-        and same_numbers(one.weights, other.weights)
+        and (not weighed or same_numbers(one.weights, other.weights))
         and same_numbers(one.sources, other.sources)
         and same_numbers(one.rows, other.rows)
         and same_numbers(one.starts, other.starts)

@@ -25,14 +25,13 @@ from sdfeel.engine.estimates import Estimator, probing
 from sdfeel.engine.messages import Packing, senders
 from sdfeel.engine.native.rows import rows_in_c
 from sdfeel.engine.privacy import Budget
-from sdfeel.engine.tasks import crowd_of, folding, plain
+from sdfeel.engine.tasks import folding, plain
 from sdfeel.sim.ahead import Ahead, in_order
 from sdfeel.sim.ahead_sums import AheadSums
 from sdfeel.sim.holds import take_turns
 from sdfeel.sim.state import LaneState, State, uncollected
-from sdfeel.sim.tasks import takers_of, tasks_of
+from sdfeel.sim.tasks import folded, takers_of, tasks_of
 
-FEW = 64  # models that are mixed in one call, where it can be
 LISTED = 200  # clients whose seconds a round's event lists, at most
 
 
@@ -259,20 +258,20 @@ class Simulation:
         state = self.state
         decided = self._decided(each)
         work, _, mix, bill, clients, network, iterations, _ = decided
-        done = decided.done(len(state.taken))
         held, self._last = each.held or 0.0, network.net
         began = (
             {} if self._liars is None else {d: state.rows[d].clone() for d in self._liars.servers}
         )
-        ended = self._up(work, mix, done, each)
+        ended = self._up(decided, each)
         spread = self.spread() if ended else 0.0
         mixed_with = self._exchanges(mix, began)
-        each.measured = self._measured(work, done, each, ended, spread)
+        each.measured = self._measured(decided, each, ended, spread)
         state.clocks = outages.after(state.clocks, each.lane, network.there, mixed_with)
         state.seconds = each.ends
         state.bytes += bill.bytes
         state.joules += bill.joules
-        state.taken = state.taken + done
+        state.taken = state.taken.copy()  # somebody may have kept it
+        state.taken[work.down.rows] += decided.steps
         self._spend(work, mix.up, each.k)
         state.took(each, iterations)
         each.memory = mix.memory
@@ -332,7 +331,7 @@ class Simulation:
     def _mixed_at_once(self, mixing: Mixing) -> bool:
         """Mix where the models are, if nothing happens to them on their way; the same bits."""
         as_they_are = self._liars is None and self.state.public is None
-        compiled = self._compiled if as_they_are and len(mixing.sources) <= FEW else None
+        compiled = self._compiled if as_they_are else None
         return compiled is not None and self.state.rows.mix(mixing, compiled)
 
     def _across(self, mixing: Mixing, hop: int, began: Mapping[int, Tensor]) -> Tensor:
@@ -372,13 +371,13 @@ class Simulation:
         each.crew = crew
         return crew
 
-    def _up(self, work: Work, mix: Mix, done: Ints, each: LaneState) -> dict[int, Tensor]:
+    def _up(self, decided: Begun, each: LaneState) -> dict[int, Tensor]:
         """Clients train, one block after another, and fold into their servers' sums.
 
         Their models are returned if the round is measured.
         """
-        state = self.state
-        found = self._folded(work, mix, done, each)
+        state, work, mix = self.state, decided.work, decided.mix
+        found = self._folded(decided, each)
         if found is not None:
             place = state.rows.add if mix.payload == "update" else state.rows.put
             place(mix.up.places[0], found)
@@ -392,6 +391,7 @@ class Simulation:
             for index, weight in takers[source]:
                 sums.add(index, weight, state.rows[source])
         # Late clients have trained in vain, which need not be computed.
+        done = decided.done(len(state.taken))
         tasks = [task for task in self._tasks(work, done, each) if task.client in takers]
         ended: dict[int, Tensor] = {}
         secret = None if self._packing is None else self._packing.sums
@@ -435,9 +435,9 @@ class Simulation:
             state.rows.add(rows, sums.rows())
         return ended
 
-    def _folded(self, work: Work, mix: Mix, done: Ints, each: LaneState) -> Tensor | None:
+    def _folded(self, decided: Begun, each: LaneState) -> Tensor | Sequence[Tensor] | None:
         """(R, P) what reaches `mix.up.rows`, if the engine adds it up: the same as one by one."""
-        state = self.state
+        state, work, mix = self.state, decided.work, decided.mix
         sent = self._packing is None or not (self._packing.up or self._packing.sums)  # as they are
         if self._folding is None or self._ahead_sums is None or not sent or self._stays is not None:
             return None
@@ -445,11 +445,7 @@ class Simulation:
             return self._ahead_sums.sums(each, work, mix, state.taken, self._soonest)
         if not plain(work, mix.up):
             return None
-        updates = mix.payload == "update"
-        crowd = crowd_of(work, mix.up, updates, state.servers.numpy(), done, state.taken)
-        totals = torch.zeros(len(mix.up.rows), state.servers.shape[1], dtype=torch.float64)
-        self._folding.gather(crowd, totals.numpy()).fold()
-        return totals.to(state.servers.dtype)
+        return folded(self._folding, state, decided)
 
     def _soonest(self) -> Iterator[tuple[LaneState, Begun]]:
         """The lanes, in the order in which their rounds end."""
@@ -472,14 +468,15 @@ class Simulation:
             yield each.number, [task for task in each.tasks if task.client in who]
 
     def _measured(
-        self, work: Work, done: Ints, each: LaneState, ended: Mapping[int, Tensor], spread: float
+        self, decided: Begun, each: LaneState, ended: Mapping[int, Tensor], spread: float
     ) -> Estimates | None:
         """What clients measure between the models they trained and those they get in return."""
         if not ended:  # nobody was asked, or all were late
             return None
-        asked = Estimator(probing(self.engine))
+        work, asked = decided.work, Estimator(probing(self.engine))
         each.base = None  # servers' models as they are now
         compared = {} if work.compare is None else {i: (of, w) for i, of, w in work.compare}
+        done = decided.done(len(self.state.taken))
         for task in self._tasks(work, done, each):
             if task.client in ended:
                 weight, step = float(self.net.samples[task.client]), task.first + task.steps

@@ -13,15 +13,16 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.cost import Bill
 from sdfeel.core.decide import Begun, mean_iterations
 from sdfeel.core.events import Crew
-from sdfeel.core.mixing import Mixing
+from sdfeel.core.mixing import Mixing, selected
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Estimates, Lane, Memory, Mix
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Task
-from sdfeel.engine.combine import combined
+from sdfeel.engine.combine import combined, first_alike
 from sdfeel.engine.native.rows import NativeRows
 
 UNIT = 1 << 1074  # how often the smallest float fits into 1
+FEW = 64  # models that are mixed in one call, where it can be
 
 
 @dataclass(eq=False)
@@ -81,13 +82,14 @@ class ModelRows:
             copy = self._copies[n] = self.servers[n : n + 1].clone()
         return copy
 
-    def put(self, rows: Sequence[int], values: Tensor) -> None:
+    def put(self, rows: Sequence[int], values: Tensor | Sequence[Tensor]) -> None:
         """Replace some rows by (R, P) values, which nobody else changes from now on."""
         if len(rows) == 1:
             self._put(rows[0], values[0])
             return
+        joined = isinstance(values, Tensor)  # a row that is kept would keep all the others
         for n, value in zip(rows, values, strict=True):
-            self._put(n, value if n >= 0 else value.clone())  # or it would keep all the others
+            self._put(n, value.clone() if joined and n < 0 else value)
 
     def _put(self, n: int, value: Tensor) -> None:
         if n >= 0:
@@ -96,7 +98,7 @@ class ModelRows:
         else:
             self.written[n] = value
 
-    def add(self, rows: Sequence[int], values: Tensor) -> None:
+    def add(self, rows: Sequence[int], values: Tensor | Sequence[Tensor]) -> None:
         """Add (R, P) values to some rows."""
         for n, value in zip(rows, values, strict=True):
             if n >= 0:
@@ -106,23 +108,39 @@ class ModelRows:
                 self.written[n] = self[n] + value
 
     def mix(self, mixing: Mixing, compiled: NativeRows) -> bool:
-        """Mix servers' rows where they are, as `combine.mixed` does; False if they do not fit."""
+        """Mix rows as `combine.mixed` does, servers' where they are; False if they do not fit."""
+        rows, sources = mixing.places
+        if mixing.rule is not None or not rows or self.servers.dtype is not torch.float32:
+            return False
+        if len(sources) <= FEW:
+            return self._mix(mixing, compiled)
+        first = first_alike(mixing)  # each row that is the same is mixed once
+        differ = [n == same for n, same in enumerate(first)]
+        if sum(differ) > FEW or not self._mix(selected(mixing, np.array(differ)), compiled):
+            return False
+        shared: dict[int, Tensor] = {}
+        for n, same in zip(rows, first, strict=True):
+            if n != rows[same]:
+                if same not in shared:
+                    shared[same] = self[rows[same]].clone()
+                self._put(n, shared[same])
+        return True
+
+    def _mix(self, mixing: Mixing, compiled: NativeRows) -> bool:
         rows, sources = mixing.places
         shelved = {n: self[n] for n in sources if n < 0}
-        if (
-            mixing.rule is not None
-            or min(rows, default=-1) < 0
-            or not self.servers.is_contiguous()
-            or not all([row.is_contiguous() for row in shelved.values()])
-            or self.servers.dtype is not torch.float32
+        if not self.servers.is_contiguous() or not all(
+            [row.is_contiguous() for row in shelved.values()]
         ):
             return False
+        fresh = {n: torch.empty_like(self.first) for n in rows if n < 0}
         size = self.servers.shape[1]
         begin, wide = self.servers.data_ptr(), 4 * size
         terms = [begin + n * wide if n >= 0 else shelved[n].data_ptr() for n in sources]
-        places = [begin + n * wide for n in rows]
+        places = [begin + n * wide if n >= 0 else fresh[n].data_ptr() for n in rows]
         compiled.mix(terms, mixing.weights, mixing.starts, places, size)
-        self.touch(*rows)
+        self.written.update(fresh)
+        self.touch(*[n for n in rows if n >= 0])
         return True
 
     def ruled(self, mix: Mix, came: dict[int, Tensor]) -> Tensor:
@@ -251,7 +269,7 @@ class State:
     def iterations(self) -> int:
         """Local iterations per server: exact when synchronous, a mean when not."""
         if self._iterations is None:
-            steps = sum(_units(each.steps) * len(each.lane) for each in self.lanes)
+            steps = sum(_units(each.steps) * len(each.lane) for each in self.lanes if each.steps)
             self._iterations = steps, sum(len(each.lane) for each in self.lanes)
         steps, lanes = self._iterations
         return mean_iterations(steps / UNIT, lanes)

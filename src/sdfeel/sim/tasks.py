@@ -1,17 +1,21 @@
 """What each client of a round is asked to do: the engine's tasks."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sdfeel.core.arrays import Ints
+from sdfeel.core.decide import Begun
 from sdfeel.core.scheme import Mix, Work
 from sdfeel.engine.base import Task
 from sdfeel.engine.combine import Rows, combined, summed
 from sdfeel.engine.fused import bounded
-from sdfeel.engine.tasks import TaskOf
+from sdfeel.engine.tasks import Folding, TaskOf, crowd_of
 from sdfeel.sim.state import LaneState, State
 
 
@@ -62,6 +66,25 @@ def _still(state: State, stays: Tensor | None, work: Work, done: Ints, each: Lan
             for task in tasks
         )
     )
+
+
+def folded(engine: Folding, state: State, decided: Begun) -> Tensor | Sequence[Tensor]:
+    """(R, P) what reaches `mix.up.rows` in a plain round: the engine adds it up."""
+    work, mix, like = decided.work, decided.mix, state.servers
+    starts: NDArray[Any] | list[NDArray[Any]] = like.numpy()
+    first, updates = state.taken[work.down.rows], mix.payload == "update"
+    crowd = crowd_of(work, mix.up, updates, starts, decided.steps, first)
+    if (crowd.start < 0).any():  # some start from rows of a shelf
+        taken = work.down.taken
+        starts = [state.rows[n].numpy() for n in taken.tolist()]
+        crowd = replace(crowd, starts=starts, start=np.searchsorted(taken, crowd.start))
+    if crowd.alone and len(crowd.into) == len(mix.up.rows):
+        found = [like.new_empty(like.shape[1]) for _ in mix.up.rows]
+        engine.gather(crowd, [row.numpy() for row in found]).fold()
+        return found
+    totals = torch.zeros(len(mix.up.rows), like.shape[1], dtype=torch.float64)
+    engine.gather(crowd, totals.numpy()).fold()
+    return totals.to(like.dtype)
 
 
 def takers_of(mix: Mix) -> dict[int, list[tuple[int, float]]]:

@@ -1,6 +1,7 @@
 """Sums that actors make, with actors in this very process in Ray's place."""
 
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -85,6 +86,33 @@ def test_sums_of_actors_have_the_bits_of_one_machine(monkeypatch: pytest.MonkeyP
                 summed.fold(until)
         assert hall.calls == len(set(owners[crowd.clients].tolist()))
         assert there.tobytes() == here.tobytes() == expected.tobytes()
+
+
+@needs_compiler
+@pytest.mark.parametrize("seed", [0, 1])
+def test_models_that_are_alone_are_sums_of_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sums, "UNEVEN", ACTORS)
+    native = simulation(SDFeel(), Training(0.1, 4, options={"momentum": 0.5})).engine
+    assert isinstance(native, NativeEngine)
+    many = crowd_of(native, seed)
+    into = np.random.default_rng(seed).permutation(len(many.into))
+    crowd = replace(many, into=into, weights=np.ones(len(into)))
+    assert crowd.alone
+    assert not many.alone
+    size = len(native.initial())
+    expected = np.zeros((len(into), size))
+    native.gather(crowd, expected).fold()
+    alone, there, here = ([np.full(size, 7, np.float32) for _ in into] for _ in range(3))
+    hall = Hall(native, owners_of(COUNT, ACTORS, crowd))
+    for summed in (
+        native.gather(crowd, alone),
+        SummedThere(hall, crowd, there, native.train),
+        SummedHere(crowd, here, native.train),
+    ):
+        for until in (9, None):
+            summed.fold(until)
+    for found in (alone, there, here):
+        assert np.stack(found).tobytes() == expected.astype(np.float32).tobytes()
 
 
 @pytest.mark.parametrize("servers", [1, 2, 3, 4, 9])

@@ -3,7 +3,7 @@
 import ctypes
 import os
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -25,6 +25,8 @@ CHUNK_BYTES, MOST_CHUNK = 1 << 17, 64  # models that a thread trains before it r
 EACH_CHUNKS = 12  # chunks in memory for each thread, like Trainer's rooms
 ROOM_BYTES = 12 << 20
 ORDERED_BYTES = 256 << 20  # of starts and sums that are copied into the stages' own orders
+NOBODYS, NO_SUMS = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
+NO_OPENINGS = np.zeros(0, np.uint8)
 
 
 class CrowdCall(ctypes.Structure):
@@ -45,6 +47,7 @@ class CrowdCall(ctypes.Structure):
         ("totals", ctypes.c_void_p),
         ("updates", ctypes.c_int64),
         ("ordered", ctypes.c_int64),
+        ("alone", ctypes.c_void_p),
     )
 
 
@@ -85,20 +88,26 @@ class Crowds:
         )
         return found
 
-    def gather(self, crowd: Crowd, totals: Floats) -> "Gathered":
-        """Begin to train a crowd, whose models will be added up in the rows of `totals` (zeros).
+    def gather(self, crowd: Crowd, totals: Floats | Sequence[Singles]) -> "Gathered":
+        """Begin to train a crowd, whose models will be added up in the rows of `totals`.
 
         If another one is still in training, threads come over as they find nothing more to do.
         """
-        assert totals.flags.c_contiguous
-        assert totals.dtype == np.float64
+        if isinstance(totals, np.ndarray):
+            assert totals.flags.c_contiguous
+            assert totals.dtype == np.float64
+            return self._gather(crowd, totals, None)
+        assert crowd.alone
+        return self._gather(crowd, NO_SUMS, totals)
+
+    def _gather(self, crowd: Crowd, totals: Floats, alone: Sequence[Singles] | None) -> "Gathered":
         count = len(crowd.clients)
         sizes = np.minimum(self._lessons.step.batch_size, self._part_sizes[crowd.clients])
         each = self._each(crowd.clients, sizes)
         chunk = max(1, min(MOST_CHUNK, CHUNK_BYTES // (4 * self._row), count // self._threads // 8))
         ring = max(2, min(EACH_CHUNKS * self._threads, ROOM_BYTES // (4 * self._row * chunk)))
         models = np.empty((chunk * min(ring + 1, -(-count // chunk)), self._row), np.float32)
-        own = self._turned(crowd, totals)
+        own = self._turned(crowd, totals) if alone is None else None
         rows, sums = (crowd.starts, totals) if own is None else own
         starts = [np.ascontiguousarray(row, np.float32) for row in rows]
         kept: dict[str, NDArray[Any]] = {
@@ -128,7 +137,8 @@ class Crowds:
             "begins": _numbers(crowd.begins),
             "into": into,
             "weights": np.ascontiguousarray(crowd.weights),
-            "opens": _opening(into, len(totals)),
+            "opens": _opening(into, len(totals)) if alone is None else NO_OPENINGS,
+            "alone": np.array(list(map(_address, alone or ())), np.uintp),
         }
         call = CrowdCall(
             tasks=tasks,
@@ -141,7 +151,7 @@ class Crowds:
             totals=_address(sums),
             updates=crowd.updates,
             ordered=own is not None,
-            **{name: _address(array) for name, array in entries.items()},
+            **{name: _address(array) for name, array in entries.items() if len(array)},
         )
 
         def restore(begin: int, end: int) -> None:
@@ -156,7 +166,7 @@ class Crowds:
             self._library,
             call,
             self._threads,
-            (models, starts, totals, sums, kept, entries),
+            (models, starts, totals, sums, alone, kept, entries),
             CrowdEndings(lambda: self._failed(crowd, kept["finite"]), own and restore, end),
             None if self._last is None else self._last(),
         )
@@ -201,18 +211,20 @@ class Crowds:
         return _numbers(self._part_sizes[clients] // sizes)
 
     @cached_property
-    def _parts(self) -> list[Ints]:
-        return [_numbers(part) for part in self._lessons.parts]
+    def _part_sizes(self) -> Ints:
+        return np.fromiter(map(len, self._lessons.parts), np.int64, len(self._lessons.parts))
 
     @cached_property
-    def _part_sizes(self) -> Ints:
-        return np.fromiter(map(len, self._parts), np.int64, len(self._parts))
+    def _rows(self) -> Ints:
+        """All clients' rows, one client's after another's."""
+        parts = [NOBODYS, *self._lessons.parts]
+        return _numbers(np.concatenate(parts, dtype=np.int64, casting="unsafe"))
 
     @cached_property
     def _places(self) -> NDArray[np.uintp]:
-        """(C,) where each client's rows are."""
-        places = (part.__array_interface__["data"][0] for part in self._parts)
-        return np.fromiter(places, np.uintp, len(self._parts))
+        """(C,) where each client's rows are: asking every array would take far longer."""
+        before = np.cumsum(self._part_sizes) - self._part_sizes
+        return (_address(self._rows) + self._rows.itemsize * before).astype(np.uintp)
 
 
 @dataclass(frozen=True)

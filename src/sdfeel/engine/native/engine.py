@@ -12,7 +12,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from sdfeel.core.arrays import Floats, Ints
+from sdfeel.core.arrays import Floats, Ints, Singles
 from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Workload, cores, one_thread
@@ -116,7 +116,7 @@ class NativeEngine:
         """Can it train a crowd? Pulls and shifts are left to `train`."""
         return not self._workload.training.proximal and self._crowds.fits
 
-    def gather(self, crowd: Crowd, totals: Floats) -> Gathered:
+    def gather(self, crowd: Crowd, totals: Floats | Sequence[Singles]) -> Gathered:
         """Begin to train a crowd, whose models are added up in (R, P) `totals`; the same bits."""
         return self._crowds.gather(crowd, totals)
 

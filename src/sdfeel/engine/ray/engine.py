@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sdfeel.core.arrays import Floats
+from sdfeel.core.arrays import Floats, Singles
 from sdfeel.engine.base import ModuleEngine, OverWorkers, Scores, Task
 from sdfeel.engine.estimates import probing
 from sdfeel.engine.evaluate import Tally, total
@@ -78,7 +78,7 @@ class RayEngine(OverWorkers):
         """Do the engines in the actors make sums?"""
         return folding(self._engine) is not None
 
-    def gather(self, crowd: Crowd, totals: Floats) -> InTraining:
+    def gather(self, crowd: Crowd, totals: Floats | Sequence[Singles]) -> InTraining:
         """Begin to train a crowd, whose sums are made by the actors; the same bits."""
         pool = self._open(crowd)
         if apart(crowd, pool.owners):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sdfeel.core.arrays import Floats, Ints, ints
+from sdfeel.core.arrays import Floats, Ints, Singles, ints
 from sdfeel.engine.base import Task
 from sdfeel.engine.combine import add_multiple
 from sdfeel.engine.ray.actor import Trained, pack, unpack
@@ -22,6 +22,7 @@ from sdfeel.engine.tasks import Crowd
 UNEVEN = 1.3  # of an even share of the work: models one by one take about as much longer
 
 Train = Callable[[Sequence[Task]], Iterator[Tensor]]
+Totals = Floats | Sequence[Singles]
 
 
 def owners_of(clients: int, actors: int, crowd: Crowd | None = None) -> Ints:
@@ -98,7 +99,7 @@ class Portion:
 class SummedThere:
     """A crowd in training whose sums are made by the actors."""
 
-    def __init__(self, pool: Any, crowd: Crowd, totals: Floats, train: Train) -> None:
+    def __init__(self, pool: Any, crowd: Crowd, totals: Totals, train: Train) -> None:
         self._pool, self._totals = pool, totals
         self._here = SummedHere(crowd, totals, train)
         self._fails = False
@@ -118,7 +119,8 @@ class SummedThere:
                 answer: Trained = self._pool.result(each.call)
                 each.done, self._fails = True, answer[1] is not None
                 if not self._fails:
-                    self._totals[each.sums] = unpack(answer[0]).numpy()
+                    for n, found in zip(each.sums.tolist(), unpack(answer[0]), strict=True):
+                        self._totals[n][:] = found.numpy()
         if self._fails:
             self._here.fold(until)
 
@@ -126,7 +128,7 @@ class SummedThere:
 class SummedHere:
     """A crowd in training whose models come one by one."""
 
-    def __init__(self, crowd: Crowd, totals: Floats, train: Train) -> None:
+    def __init__(self, crowd: Crowd, totals: Totals, train: Train) -> None:
         self._crowd, self._totals, self._train = crowd, totals, train
         self._models: Iterator[Tensor] | None = None
         self._folded = 0
@@ -135,18 +137,22 @@ class SummedHere:
         """Add up the models of all tasks before `until`, in their order."""
         crowd = self._crowd
         if self._models is None:
-            self._totals[:] = 0
+            for total in self._totals:
+                total[:] = 0
             starts = list(torch.from_numpy(np.array(crowd.starts)))
             columns = crowd.clients, crowd.start, crowd.steps, crowd.first, crowd.rates
             rows = zip(*(column.tolist() for column in columns), strict=True)
             self._tasks = [Task(c, starts[s], n, first, rate) for c, s, n, first, rate in rows]
             self._models = self._train(self._tasks)
         last = len(self._tasks) if until is None else until
-        totals = torch.from_numpy(self._totals)
         for task in self._tasks[self._folded : last]:
             model = next(self._models)
             row = (model - task.start if crowd.updates else model).double()
             begin, end = crowd.begins[self._folded : self._folded + 2].tolist()
             for n in range(begin, end):
-                add_multiple(totals[int(crowd.into[n])], row, float(crowd.weights[n]))
+                total = self._totals[int(crowd.into[n])]
+                if total.dtype == np.float64:
+                    add_multiple(torch.from_numpy(total), row, float(crowd.weights[n]))
+                else:  # it is alone
+                    total += row.numpy()
             self._folded += 1

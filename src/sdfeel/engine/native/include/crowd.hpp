@@ -31,7 +31,8 @@ struct SdfeelCrowd {
     double *totals;                // (sums, parameters) which may be anything at first
     int64_t updates;               // not 0: what is added is the model less its start
     int64_t ordered;               // not 0: starts, models and totals are in the stages' own orders
-};
+    float *const *alone;           // (sums) not null: each sum is one model, which counts in full, and
+};                                 //   is written here instead of to `totals`
 }
 
 namespace sdfeel {
@@ -315,7 +316,11 @@ template <class Net> class Crowd : public OnHeap {
             for (int64_t p = 0; p < count; p++) updates[p] = numbers[p] - start[p];
             numbers = updates;
         }
-        for (int64_t n = call.begins[i]; n < call.begins[i + 1]; n++)
+        for (int64_t n = call.begins[i]; call.alone && n < call.begins[i + 1]; n++) {
+            float *const to = call.alone[call.into[n]] + first;
+            for (int64_t p = 0; p < count; p++) to[p] = numbers[p] + 0.0f; // no zero is negative
+        }
+        for (int64_t n = call.begins[i]; !call.alone && n < call.begins[i + 1]; n++)
             (call.opens[n] ? add_multiple<true> : add_multiple<false>)(
                 call.totals + call.into[n] * tasks.parameters + first, numbers, call.weights[n],
                 count);
