@@ -3,6 +3,7 @@
 from io import StringIO
 from xml.etree import ElementTree
 
+import pytest
 from rich.console import Console
 
 from sdfeel.report import bound, estimates
@@ -52,6 +53,7 @@ def test_a_scheme_that_the_theorem_does_not_know_has_no_bound() -> None:
     assert estimates.beyond([history("a", False, known=False)]) == []
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_the_page_says_whose_learning_rate_is_beyond_the_proof() -> None:
     html = page("x", [history("within", True), history("<b>eyond", False)], None, "")
     assert "The bound of Theorem 1" in html

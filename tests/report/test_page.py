@@ -5,6 +5,8 @@ from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 from sdfeel.report.history import History
 from sdfeel.report.page import page, write_page
 from tests.report.runs import measured, runs, started
@@ -104,6 +106,7 @@ def test_every_chart_and_table_header_speaks() -> None:
     assert all(own.get("scope") in ("row", "col") for own in reader.all("th"))
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_each_clients_own_model_is_drawn_and_spoken_of() -> None:
     assert "own model" not in Reader(four()).text
     own = replace(measured(1, 0.75), personal=(0.75, 0.5, 1.0))
@@ -113,6 +116,7 @@ def test_each_clients_own_model_is_drawn_and_spoken_of() -> None:
     assert any("client 1 has the lowest accuracy of its own model, 50.0 %" in one for one in said)
 
 
+@pytest.mark.usefixtures("_undrawn")
 def test_a_page_without_results_still_opens() -> None:
     assert "not finished" in read([History.of("young", [started()])], None).text
     assert "0 runs" in read([], None).text

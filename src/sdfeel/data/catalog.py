@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,7 @@ def _missing(source: Source, directory: Path | None) -> DataError:
     )
 
 
+@cache  # they come with the package: read once for all runs of a process
 def _read_digits(source: Source, path: Path) -> Arrays:
     del source
     with np.load(path, allow_pickle=False) as arrays:
