@@ -60,7 +60,7 @@ class Entropy {
     }
 };
 
-// NumPy's PCG64, as two halves: 32-bit CPUs have no numbers of 128 bits.
+// NumPy's PCG64, as two halves: compilers for 32-bit CPUs have no numbers of 128 bits.
 class Pcg64 {
   public:
     explicit Pcg64(const uint64_t (&words)[4])
@@ -69,13 +69,8 @@ class Pcg64 {
         state = sum(state, Wide{words[0], words[1]});
         step();
     }
-    // Evenly from 0 to `most`, at least 1: numbers of as many bits, until one is not above it.
-    uint32_t upto(uint32_t most) {
-        const uint32_t mask = UINT32_MAX >> __builtin_clz(most);
-        uint32_t found = half() & mask;
-        while (found > most) found = half() & mask;
-        return found;
-    }
+    // A number of as many bits as `most`, at least 1, has.
+    uint32_t as_long_as(uint32_t most) { return half() & UINT32_MAX >> __builtin_clz(most); }
 
   private:
     struct Wide {
@@ -90,6 +85,10 @@ class Pcg64 {
         return Wide{a.high + b.high + (low < a.low), low};
     }
     static Wide product(uint64_t a, uint64_t b) {
+#if defined(__SIZEOF_INT128__)
+        const auto wide = static_cast<unsigned __int128>(a) * b;
+        return Wide{uint64_t(wide >> 64), uint64_t(wide)};
+#endif
         const uint64_t a0 = uint32_t(a), a1 = a >> 32, b0 = uint32_t(b), b1 = b >> 32;
         const uint64_t low = a0 * b0, middle = a1 * b0 + (low >> 32);
         const uint64_t other = a0 * b1 + uint32_t(middle);
@@ -126,11 +125,13 @@ inline void shuffle(const uint32_t *seed, int64_t words, uint64_t client, uint64
     uint64_t state[4];
     entropy.finish(state);
     Pcg64 draws(state);
-    for (int64_t i = count - 1; i > 0; i--) {
-        const int64_t j = draws.upto(uint32_t(i));
-        const int64_t row = rows[i];
+    for (int64_t i = count - 1; i > 0;) {
+        // One that is too large is drawn again. Not a branch, which nobody could guess.
+        const int64_t found = draws.as_long_as(uint32_t(i)), fits = found <= i;
+        const int64_t j = i + (found - i) * fits, row = rows[i];
         rows[i] = rows[j];
         rows[j] = row;
+        i -= fits;
     }
 }
 
