@@ -209,7 +209,7 @@ def test_every_option_is_explained_and_checked(name: str) -> None:
 def test_an_option_of_another_kind_is_refused_when_the_scheme_is_made(name: str) -> None:
     kind: Any = SCHEMES[name]
     for field in dataclasses.fields(kind):
-        wrong: list[Any] = ["x" if not isinstance(field.default, str) else 3, [1], float("nan")]
+        wrong: list[Any] = ["x" if not isinstance(field.default, str) else 3, ["x"], float("nan")]
         wrong += [2.5, True] if type(field.default) is int else []
         for value in wrong:
             with pytest.raises(InputError, match=rf"scheme\.{field.name} must be .*, got "):

@@ -161,7 +161,7 @@ DEEPEST = 100  # tables and lists within one another: ours have four
 
 
 def of_toml(content: bytes) -> dict[str, Any]:
-    """What the content of a TOML file says, as anybody's editor has saved it; ValueError with a
+    r"""What the content of a TOML file says, as anybody's editor has saved it; ValueError with a
     sentence where it says nothing.
 
     >>> of_toml(b"\xef\xbb\xbfseed = 1\r\n")
