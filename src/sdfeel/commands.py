@@ -108,7 +108,7 @@ def _group(directory: Path) -> Group:
         return group
     names = [path.name for path in runs_below(directory)]
     text = _experiment(directory / names[0])
-    return Group("Runs compared", text, {name: [name] for name in names})
+    return Group("A comparison of runs", text, {name: [name] for name in names})
 
 
 def _histories(directory: Path, group: Group) -> list[History]:
@@ -360,7 +360,7 @@ def compare(
         of_kind("schemes", schemes, (), "a list of schemes")
     base = experiment_of(experiment)
     found, lines = compared(schemes, base, seeds)
-    group = Group("Schemes compared", base.text(), lines)
+    group = Group("A comparison of schemes", base.text(), lines)
     return RunSet(found, group, out, jobs, accept_changes)
 
 

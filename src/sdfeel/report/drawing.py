@@ -84,7 +84,7 @@ def fitted(figure: Figure, width: str | None) -> Figure:
         axes.tick_params(which="both", labelsize=SMALLEST)
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_scale() == "linear" and isinstance(axis.get_major_locator(), AutoLocator):
-                axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+                axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10]))
     for dots in figure.findobj(PathCollection):
         if isinstance(dots, PathCollection):
             dots.set_sizes(dots.get_sizes() * min(1.0, ratio) ** 2)
