@@ -12,9 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sdfeel.core.errors import RunError
+from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.run_files import KEPT_MODELS, NODES, STATEMENTS
+from sdfeel.deploy.make import make, on_loopback
 from sdfeel.deploy.statement_books import authorities
+from sdfeel.deploy.verify import verify
+from sdfeel.experiment.build import prepare
+from sdfeel.experiment.loading import load
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.statements import FIRST, Notary, StatementLog, hash_of
 from sdfeel.live.transport.tensors import MODEL, pack
@@ -228,3 +232,13 @@ def test_a_part_that_is_missing_is_in_doubt_and_blames_nobody_else(tmp_path: Pat
     assert {each.nodes for each in told.findings} == {("edge-1",), ("client-0",)}
     assert "lacks rounds 1 to 2, of which others hold its signature" in told.findings[0].text
     assert told.verdict().endswith("is in doubt first, in round 1")
+
+
+def test_clients_that_do_not_exist_are_not_verified(tmp_path: Path) -> None:
+    words = ("network.clients=4", "network.servers=2", "data.classes_per_client=5")
+    make(prepare(load(None, [*words, "training.engine=loop"])), tmp_path, on_loopback(2))
+    for node in ("edge-0", "edge-1"):
+        (tmp_path / NODES / node / STATEMENTS).write_text("")
+    for only, data in ((4, []), (None, ["client-9=nowhere"])):
+        with pytest.raises(InputError, match=r"there is no client [49]: .* clients 0 to 3"):
+            verify(tmp_path, only_client=only, data=data)

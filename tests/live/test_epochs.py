@@ -420,3 +420,48 @@ def test_files_that_cannot_be_read_yet_end_no_server(tmp_path: Path) -> None:
     (files / "0001.json").write_bytes(body)
     assert book.files(told.append) == [body]
     assert book.files(told.append) == []
+
+
+@pytest.mark.parametrize(
+    ("begins", "words", "why"),
+    [
+        (45, ["client-0=none"], "round 46 never comes: a run of 45 iterations has at most as many"),
+        (10**19, ["client-0=none"], "never comes"),
+        (4, ["client-6=none"], "there is no client 6, so it cannot leave"),
+        (4, ["edge-3=none"], "there is no server 3, so it cannot leave"),
+        (4, ["client-999999999=edge-0"], "client-999999999 has too high a number"),
+        (4, ["edge-99999=edge-0"], "edge-99999 has too high a number"),
+    ],
+)
+def test_a_mistyped_change_is_refused_and_hinders_no_other(
+    begins: int, words: list[str], why: str, tmp_path: Path
+) -> None:
+    make(prepare(experiment()), tmp_path, on_loopback(3), with_data=False)
+    with pytest.raises(InputError, match=why):
+        membership.change(tmp_path, begins, words)
+    assert membership.versions(tmp_path) == []
+    membership.change(tmp_path, 5, ["client-0=none"])
+    assert len(membership.versions(tmp_path)) == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("edge-3=nohost", "'nohost' is not where a server can be: write edge-3=host:port"),
+        ("edge-3=h:65536", "is not where a server can be"),
+        ("edge-3=", "is not where a server can be"),
+        ("edge-3=a/b:7400", "'a/b' is neither an IP address nor a host name"),
+        ("edge-7=a:7400", "edge-3 is new, and nobody knows where it is"),
+    ],
+)
+def test_a_wrong_address_is_refused_before_a_version_is_signed(
+    address: str, why: str, tmp_path: Path
+) -> None:
+    make(prepare(experiment()), tmp_path, on_loopback(3), with_data=False)
+    words = ["edge-3=edge-0", "client-0=edge-3"]
+    with pytest.raises(InputError, match=why):
+        membership.change(tmp_path, 5, words, [address])
+    assert membership.versions(tmp_path) == []
+    with pytest.raises(InputError, match="edge-7, which is not in the network"):
+        membership.change(tmp_path, 5, words, ["edge-3=h:7400", "edge-7=h:7401"])
+    assert membership.change(tmp_path, 5, words, ["edge-3=[::1]:7400"]).addresses[3] == "[::1]:7400"

@@ -324,3 +324,13 @@ def test_no_editor_revokes_the_first_line(
     assert revoke(federation.list, one.serial) == 1
     assert not allow.permits(one.serial, one.name)
     assert revoke(federation.list, two.name) == 2
+
+
+@pytest.mark.parametrize("days", [0, -1, 0.5, float("nan"), 36_501, 1e12, float("inf")])
+def test_a_certificate_is_for_a_day_to_a_hundred_years(
+    days: float, federation: Federation, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="days must be at"):
+        issue(federation.root / "authority", "client/0", [], tmp_path / "node", days=days)
+    with pytest.raises(InputError, match="days must be at"):
+        create_authority(tmp_path / "authority", days=days)

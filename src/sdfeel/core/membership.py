@@ -23,6 +23,7 @@ _RULE = (
     "or edge-2=edge-0+edge-1 for a server and its links"
 )
 MOST_SERVERS = 10_000  # a matrix of links has this many rows at most
+MOST_CLIENTS = 1_000_000  # numbers have no gaps: a mistyped one would be a list of that length
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,11 @@ class Epoch:
         # Clients of a server that leaves go with it, unless they reach another or are moved.
         reach = [tuple(d for d in servers if d not in out) for servers in reach]
         for client, server in self.moves:
+            if client >= len(reach) and server is None:
+                raise InputError(f"there is no client {client}, so it cannot leave")
+            if client >= MOST_CLIENTS:
+                most = MOST_CLIENTS - 1
+                raise InputError(f"client-{client} has too high a number: the highest is {most}")
             while client >= len(reach):  # numbers without a gap, and nobody counts without a server
                 reach.append(())
                 samples.append(1.0)
@@ -97,6 +103,8 @@ class Epoch:
         links, out = np.zeros((size, size)), set(net.out) | set(range(len(net.linked), size))
         links[: len(net.linked), : len(net.linked)] = net.links
         for server, near in self.servers:
+            if server >= len(net.linked) and near is None:
+                raise InputError(f"there is no server {server}, so it cannot leave")
             links[server] = links[:, server] = 0
             out.add(server) if near is None else out.discard(server)
         for server, near in self.servers:

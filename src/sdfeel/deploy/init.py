@@ -19,6 +19,7 @@ from sdfeel.deploy.membership import replayed
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.build_network import build_mixing
 from sdfeel.experiment.schema import Experiment
+from sdfeel.live.trust.authority import named_host
 from sdfeel.run.store import create
 
 PORT = 7400
@@ -162,6 +163,7 @@ def _host_and_port(text: str) -> tuple[str, int]:
         raise InputError(
             f"'{text}' is not a host: write name or name:port, an IPv6 address as [address]:port"
         )
+    named_host(bare)  # before anything is written
     return bare, int(port)
 
 

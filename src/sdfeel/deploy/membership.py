@@ -27,6 +27,7 @@ from sdfeel.experiment.build_training import local_step
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import SignedNetwork, signed
+from sdfeel.live.trust.authority import named_host
 from sdfeel.live.trust.identity import issue
 
 AUTHORITY, OPERATOR = "authority", "operator-0"
@@ -94,6 +95,12 @@ def _signed(
         raise InputError(
             f"the previous version begins with round {before[-1].begins + 1}: choose a later round"
         )
+    last = experiment.training.iterations
+    if epoch.begins >= last:  # nothing could be changed after it
+        raise InputError(
+            f"round {epoch.begins + 1} never comes: a run of {last:,} iterations has at most as "
+            f"many rounds; choose an earlier one"
+        )
     digest = digest_of(directory / EXPERIMENT, directory / NETWORK)
     net, cost, _, _ = parse_network(text)
     net = with_peers(experiment, net)
@@ -110,6 +117,8 @@ def _signed(
             raise InputError(
                 f"edge-{d} is new, and nobody knows where it is: add --address edge-{d}=host:port"
             )
+    for name, address in (more or {}).items():
+        _check_address(name, address, adapted)
     body = signed(
         directory / AUTHORITY,
         number=number,
@@ -122,6 +131,16 @@ def _signed(
     )
     write_atomic(directory / EPOCHS / f"{number:04d}.json", body)
     return SignedNetwork.read(body, None)
+
+
+def _check_address(name: str, address: str, net: Network) -> None:
+    """A version is signed once: what it names must be right."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise InputError(f"'{address}' is not where a server can be: write {name}=host:port")
+    named_host(host.strip("[]"))
+    if name not in {f"edge-{d}" for d in net.present.tolist()}:
+        raise InputError(f"--address names {name}, which is not in the network from then on")
 
 
 def _text(before: str, net: Network) -> str:

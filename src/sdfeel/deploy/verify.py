@@ -71,6 +71,12 @@ def verify(
     with tempfile.TemporaryDirectory(prefix="verify-") as temporary, ExitStack() as stack:
         copies = ClientCopies(directory, node, module, data_of(data), Path(temporary), stack)
         verifier = Verifier(directory, federation, copies.made, Path(temporary), stack, module)
+        clients = len(verifier.federation.net.samples)
+        for client in (only_client, *copies.data):
+            if client is not None and client >= clients:
+                raise InputError(
+                    f"there is no client {client}: this federation has clients 0 to {clients - 1}"
+                )
         torch.set_num_threads(1)
         return verifier.run(only_round, only_client)
 

@@ -19,6 +19,7 @@ from sdfeel.live.trust.names import Name
 
 KEY, CERT, CA = "key.pem", "cert.pem", "ca.pem"
 CA_KEY = "ca-key.pem"
+MOST_DAYS = 36_500  # a hundred years
 _SKEW = timedelta(minutes=5)  # clocks of nodes may differ this much
 _LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*")
@@ -33,7 +34,7 @@ def create_authority(
     """Write `ca.pem`, `ca-key.pem` and an empty allow-list into a new directory."""
     directory = Path(directory)
     Name.parse("operator/0", federation)  # checks the federation's name
-    at_least("days", days, 1)
+    _check_days(days)
     if (directory / CA_KEY).exists():
         raise InputError(f"{directory} already holds an authority: choose another directory")
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -47,7 +48,7 @@ def create_authority(
 def rotate_authority(directory: Path, days: float = 3650, now: datetime | None = None) -> None:
     """Replace an authority's key; `ca.pem` holds the new certificate and, until they are retired,
     the earlier ones."""
-    at_least("days", days, 1)
+    _check_days(days)
     _, ca = _authority(directory)
     key, certificate = _self_signed(federation_of(ca), days, now or datetime.now(UTC))
     # The key comes last: whichever key there is, `ca.pem` has its certificate.
@@ -61,6 +62,12 @@ def retire_authorities(directory: Path) -> int:
     before = x509.load_pem_x509_certificates((directory / CA).read_bytes())
     write_atomic(directory / CA, ca.public_bytes(serialization.Encoding.PEM))
     return len(before) - 1
+
+
+def _check_days(days: float) -> None:
+    at_least("days", days, 1)
+    if days > MOST_DAYS:
+        raise InputError(f"days must be at most {MOST_DAYS:,}, got {days:g}")
 
 
 def sign(directory: Path, content: bytes) -> str:
@@ -88,7 +95,7 @@ def write_identity(
     authority_dir: Path, name: str, hosts: Sequence[str], out_dir: Path, days: float, now: datetime
 ) -> None:
     """Write a node's key, certificate and `ca.pem`, and put it on the authority's allow-list."""
-    at_least("days", days, 1)
+    _check_days(days)
     ca_key, ca = _authority(authority_dir)
     federation = federation_of(ca)
     parsed = Name.parse(name, federation)
@@ -153,7 +160,7 @@ def _of_node(
     if name.role == "edge":
         purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
         names += [x509.DNSName(name.dns), x509.DNSName(name.pinned(serial))]
-        names += [_host(host) for host in hosts]
+        names += [named_host(host) for host in hosts]
     issuer = ca.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     return [
         (x509.BasicConstraints(ca=False, path_length=None), True),
@@ -164,7 +171,8 @@ def _of_node(
     ]
 
 
-def _host(host: str) -> x509.GeneralName:
+def named_host(host: str) -> x509.GeneralName:
+    """A host as certificates name it; InputError if it cannot be one."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
