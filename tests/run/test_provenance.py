@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -142,6 +143,29 @@ def test_runs_of_earlier_versions_and_on_other_machines_are_continued(begun: Pat
     Provenance.keep(replace(kept, versions={**kept.versions, "torch": "1.0"}), begun / "moved")
     told = [e.message for e in sdfeel.resume(begun / "moved").session if isinstance(e, Warned)]
     assert any("torch was 1.0 and is" in each for each in told)
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
+def test_only_files_that_could_change_a_run_count_as_changes_of_the_project(tmp_path: Path) -> None:
+    package, results = tmp_path / "package", tmp_path / "results"
+    for directory in (package, results):
+        directory.mkdir()
+        (directory / "file").write_text("first")
+    who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True)
+
+    def changed(part: str) -> str:
+        provenance.repository.cache_clear()
+        found = provenance.repository(str(package), part)
+        assert found is not None
+        return found["changed"]
+
+    assert (changed("."), changed(":/")) == ("no", "no")
+    (results / "file").write_text("second")
+    assert (changed("."), changed(":/")) == ("no", "yes")
+    (package / "file").write_text("second")
+    assert (changed("."), changed(":/")) == ("yes", "yes")
 
 
 def test_the_commit_of_the_users_repository_is_recorded(begun: Path) -> None:

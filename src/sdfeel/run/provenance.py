@@ -178,20 +178,26 @@ def machine() -> dict[str, str]:
 
 
 @cache
-def repository(directory: str) -> dict[str, str] | None:
-    """The commit that is checked out there, and whether files differ from it; None without one."""
+def repository(directory: str, part: str = ":/") -> dict[str, str] | None:
+    """The commit that is checked out there, and whether files differ from it; None without one.
+
+    `part` says which files count, as git writes it: all by default, "." those of the directory.
+    """
     top = _git(directory, "rev-parse", "--show-toplevel", "HEAD")
     if top is None:
         return None
     root, commit = top.splitlines()
-    clean = _git(directory, "diff", "--quiet", "HEAD") is not None
+    clean = _git(directory, "diff", "--quiet", "HEAD", "--", part) is not None
     return {"directory": root, "commit": commit, "changed": "no" if clean else "yes"}
 
 
 def project() -> dict[str, str] | None:
-    """The repository that sdfeel itself runs from; None if it was installed."""
+    """The repository that sdfeel itself runs from; None if it was installed.
+
+    Only the package counts as changed: results that a figure has just kept beside it do not.
+    """
     package = Path(__file__).resolve().parents[1]
-    found = repository(str(package))
+    found = repository(str(package), ".")
     return found if found and Path(found["directory"], "src", "sdfeel") == package else None
 
 
