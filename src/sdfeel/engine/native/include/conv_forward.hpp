@@ -87,7 +87,7 @@ template <class L> struct ConvForward {
                 const float *from =
                     copies[k * PHASES + y % PHASES] + y / L::stride_y * OUT_W + position;
                 Floats<LANES> in[WIDE];
-                SDFEEL_UNROLL for (int j = 0; j < WIDE; j++) in[j] = load<LANES>(from + j * LANES);
+                SDFEEL_UNROLL for (int j = 0; j < WIDE; j++) in[j] = load_once<LANES>(from + j * LANES);
                 SDFEEL_UNROLL for (int o = 0; o < OUTS; o++) {
                     const Floats<LANES> weight = all<LANES>(w[o][first + y * KERNEL_X]);
                     SDFEEL_UNROLL for (int j = 0; j < WIDE; j++)

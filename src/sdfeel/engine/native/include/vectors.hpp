@@ -79,6 +79,10 @@ template <int N> using Ints = typename Types<N>::ints;
 template <int N> SDFEEL_INLINE Floats<N> load(const float *from) {
     return *reinterpret_cast<const typename Types<N>::loose *>(from);
 }
+// The same for a vector that is used several times: GCC would rather load it for each of them again.
+template <int N> SDFEEL_INLINE Floats<N> load_once(const float *from) {
+    return *reinterpret_cast<const volatile typename Types<N>::loose *>(from);
+}
 template <int N> SDFEEL_INLINE void store(float *to, Floats<N> values) {
     *reinterpret_cast<typename Types<N>::loose *>(to) = values;
 }
