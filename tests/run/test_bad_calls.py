@@ -55,6 +55,43 @@ def run(**given: Any) -> Any:
     return list(made)
 
 
+RATES: Any = dict.fromkeys(["client-server", "client-cloud", "server-server", "server-cloud"], 1.0)
+
+
+# The arguments of each call that are given nonsense, where its own signature says something else.
+def links(name: Any, servers: Any) -> None: ...
+
+
+def cost(
+    step_seconds: Any,
+    model_bits: Any,
+    rates: Any,
+    downlink: Any = False,
+    calls: Any = False,
+    holds: Any = False,
+    cell_edge_rate: Any = None,
+    power: Any = None,
+    packed: Any = 0,
+    client_rates: Any = None,
+    snr: Any = None,
+    channel: Any = None,
+    server_rates: Any = None,
+    cloud_rates: Any = None,
+) -> None: ...
+
+
+def dirichlet(concentration: Any, balance: Any, min_size: Any) -> None: ...
+
+
+def classes(classes_per_client: Any) -> None: ...
+
+
+def of_matrix(weights: Any) -> None: ...
+
+
+def of_rows(rows: Any) -> None: ...
+
+
 CALLS: dict[str, tuple[Callable[..., Any], Any]] = {
     "Run": (run, sdfeel.Run.__init__),
     "federate": (
@@ -79,6 +116,32 @@ CALLS: dict[str, tuple[Callable[..., Any], Any]] = {
     "resume": (lambda **g: sdfeel.resume(**{"directory": "none", **g}), sdfeel.resume),
     "rerun": (lambda **g: sdfeel.rerun(**{"directory": "none", "out": "o", **g}), sdfeel.rerun),
     "lazy": (sdfeel.lazy, sdfeel.lazy),
+    "clustered": (
+        lambda **g: sdfeel.clustered(
+            **{"samples": [1, 1], "home": [0, 0], "links": np.zeros((1, 1)), **g}
+        ),
+        sdfeel.clustered,
+    ),
+    "links": (lambda **g: sdfeel.links(**{"name": "ring", "servers": 4, **g}), links),
+    "Examples": (lambda **g: sdfeel.Examples(**{"x": X, "y": Y, **g}), sdfeel.Examples),
+    "Personal": (lambda **g: sdfeel.Personal(**g), sdfeel.Personal),
+    "Cost": (
+        lambda **g: run(
+            cost=sdfeel.Cost(**{"step_seconds": np.ones(6), "model_bits": 1.0, "rates": RATES, **g})
+        ),
+        cost,
+    ),
+    "Power": (
+        lambda **g: run(cost=sdfeel.Cost(np.ones(6), 1.0, RATES, power=sdfeel.Power(**g))),
+        sdfeel.Power,
+    ),
+    "dirichlet": (
+        lambda **g: sdfeel.federate((X, Y), (X, Y), 3, "dirichlet", **{"min_size": 1, **g}),
+        dirichlet,
+    ),
+    "classes": (lambda **g: sdfeel.federate((X, Y), (X, Y), 3, "classes", **g), classes),
+    "of_matrix": (sdfeel.of_matrix, of_matrix),
+    "of_rows": (sdfeel.of_rows, of_rows),
 }
 # What is accepted, since it makes sense: the value is the default, or one of its kind.
 WHOLE = {"zero", "huge"}
@@ -119,6 +182,19 @@ SENSE = {
         "accept_changes": set(JUNK),
     },
     "network": {"seed": WHOLE},
+    "Personal": {"stays": {"list"}, "travels": {"list"}, "pull": {"zero", "half", "huge"}},
+    "Cost": {
+        "model_bits": {"half", "huge"},
+        "downlink": {"true"},
+        "calls": {"true"},
+        "holds": {"true"},
+        "cell_edge_rate": {"half", "huge"},
+        "packed": {"mapping", "mapping of one"},
+    },
+    "Power": {name: {"zero", "half", "huge"} for name in ("computing", "sending", "backhaul")},
+    "dirichlet": {"concentration": {"half", "huge"}, "balance": {"true"}},
+    "of_matrix": {"weights": {"array"}},
+    "of_rows": {"rows": {"mapping"}},
     "lazy": {"dataset": {"list", "list of none", "array", "tensor"}},  # judged when they are read
 }
 CASES = [
@@ -156,3 +232,47 @@ def test_nonsense_is_refused_in_a_sentence_and_nothing_else_happens(
             if label not in sense and not usual:
                 wrong.append(f"{label} is accepted")
     assert not wrong, f"{name}({parameter}=...): " + "; ".join(wrong)
+
+
+BROKEN = torch.where(X > 1.5, torch.nan, X)
+ROW = int(BROKEN.isnan().any(1).nonzero()[0])
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ({"data": sdfeel.federate((BROKEN, Y), (X, Y), 6)}, f"input of training example {ROW} has"),
+        ({"data": sdfeel.federate((X, Y), (BROKEN, Y), 6)}, f"input of test example {ROW} has"),
+        ({"data": sdfeel.federate((X, Y), (X[:, :2], Y), 6)}, "cannot take inputs of"),
+        ({"model": torch.nn.LazyLinear(2)}, "lazy layers: run one batch through it first"),
+    ],
+    ids=["training", "test", "shapes", "lazy"],
+)
+def test_what_would_fail_in_mid_run_is_refused_before(parts: Any, message: str) -> None:
+    with pytest.raises(sdfeel.InputError, match=message):
+        run(**parts)
+
+
+@pytest.mark.parametrize(
+    ("partition", "option"),
+    [("iid", "concentration"), ("dirichlet", "classes_per_client"), ("iid", "nonsense")],
+)
+def test_an_option_that_a_partition_does_not_read_is_refused(partition: str, option: str) -> None:
+    with pytest.raises(sdfeel.InputError, match=option):
+        sdfeel.federate((X, Y), (X, Y), 3, partition, 0, user=None, **{option: 1})
+
+
+@pytest.mark.parametrize(
+    ("scheme", "missed"),
+    [
+        (sdfeel.SDFeel(tau1=1, tau2=3), "the servers never meet"),
+        (sdfeel.FedBuff(tau1=1, buffer=99), "the cloud never takes a step"),
+        (sdfeel.SDFeel(tau1=1, tau2=2), None),
+    ],
+)
+def test_what_never_happens_in_a_run_is_noted(scheme: Any, missed: str | None) -> None:
+    told = [event.message for event in run(scheme=scheme) if isinstance(event, sdfeel.Warned)]
+    assert [text for text in told if "never" in text] == [
+        text for text in told if missed is not None and text.endswith(missed)
+    ]
+    assert any("never" in text for text in told) == (missed is not None)

@@ -1,10 +1,12 @@
 """A run makes progress or ends, with a sentence that says why."""
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
+import sdfeel
 from sdfeel.core.events import Event, Finished, Round
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
@@ -97,3 +99,18 @@ def test_a_long_absence_with_a_known_end_is_waited_for(tmp_path: Path) -> None:
     end = ending(list(start(chosen, tmp_path / "run")))
     assert end.reason == "all iterations done"
     assert end.number == 40 // 5 + 87
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_run_in_which_nobody_takes_a_step_ends() -> None:
+    """Models arrive in every round, but they are those that were sent."""
+    settings = {"network": {"clients": 6, "servers": 2}, "model": "logistic"}
+    made = sdfeel.Run({**settings, "training": {"iterations": 5, "engine": "loop"}})
+    drive_of_it = drive.Standstill(made.simulation.decisions)
+    usual = next(event for event in made if isinstance(event, Round))
+    for _ in range(40):
+        drive_of_it.after(replace(usual, iterations=0))
+    assert drive_of_it.reason is not None
+    assert "no client has taken a step in 40 rounds" in drive_of_it.reason
+    drive_of_it.after(usual)
+    assert drive_of_it.reason is None

@@ -71,6 +71,19 @@ AVERAGED: dict[str, Scheme] = {
 }
 
 
+@pytest.mark.parametrize("tau2", [1, 2, 3])
+@pytest.mark.parametrize("kind", [Mtgc, SDGT])
+def test_a_single_server_pays_for_the_cloud_as_without_corrections(kind: Any, tau2: int) -> None:
+    net = clustered([3, 2, 1], [0, 0, 0], np.zeros((1, 1)))
+    corrected, plain = (
+        Decisions.of(scheme, net, cost(3))
+        for scheme in (kind(tau1=2, tau2=tau2), HierFavg(tau1=2, tau2=tau2))
+    )
+    for k in range(6):
+        bill, usual = corrected.round(0, k).bill, plain.round(0, k).bill
+        assert (bill.compute, bill.upload, bill.mix) == (usual.compute, usual.upload, usual.mix)
+
+
 class Problem:
     """Clients with different data on a network of unequal clusters, and the best model."""
 

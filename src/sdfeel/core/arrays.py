@@ -5,6 +5,8 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from sdfeel.core.errors import InputError, said
+
 Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -15,16 +17,21 @@ def floats(values: ArrayLike) -> Floats:
     """A read-only float64 copy; the array itself if nobody can change it."""
     if _fixed(values, np.float64):
         return values
-    array = np.array(values, dtype=np.float64)
-    array.setflags(write=False)
-    return array
+    return _copied(values, np.float64)
 
 
 def ints(values: ArrayLike) -> Ints:
     """A read-only int64 copy; the array itself if nobody can change it."""
     if _fixed(values, np.int64):
         return values
-    array = np.array(values, dtype=np.int64)
+    return _copied(values, np.int64)
+
+
+def _copied(values: ArrayLike, kind: type[Any]) -> NDArray[Any]:
+    try:
+        array = np.array(np.asarray(values), dtype=kind)  # torch's tensors do not copy themselves
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        raise InputError(f"an array of numbers is needed, got {said(values)}") from None
     array.setflags(write=False)
     return array
 

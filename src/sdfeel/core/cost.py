@@ -4,18 +4,19 @@ The simulator's clock, the planner's objective and the traffic table all read th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from functools import cached_property
-from math import ceil, isinf
-from typing import Any, Protocol
+from math import ceil, inf, isinf
+from numbers import Real
+from typing import Any, Protocol, get_args
 
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats, ints
-from sdfeel.core.errors import InputError
+from sdfeel.core.errors import InputError, of_kind, said
 from sdfeel.core.link_times import Link, LinkTimes
 from sdfeel.core.mixing import Mixing
-from sdfeel.core.scheme import Lane, Mix, Work
+from sdfeel.core.scheme import Lane, Mix, Work, check_kinds
 
 
 @dataclass(frozen=True)
@@ -196,9 +197,52 @@ class Cost:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step_seconds", floats(self.step_seconds))
+        of_kind("cost.rates", self.rates, Mapping, "a mapping of links to bits per second")
         for link, rate in self.rates.items():
             if not rate > 0:
                 raise InputError(f"the {link} rate must be above 0 bits per second, got {rate:g}")
+
+    def check(self, clients: int, servers: int) -> None:
+        """Refuse prices of a program's own that do not fit the network, or are none."""
+        for name, shape in {
+            "step_seconds": (clients,),
+            "client_rates": (clients,),
+            "snr": (clients,),
+            "server_rates": (servers, servers),
+            "cloud_rates": (servers,),
+        }.items():
+            given = getattr(self, name)
+            if given is None:
+                continue
+            values = np.asarray(given)
+            if values.shape != shape:
+                size, needed = (" x ".join(map(str, each)) or "1" for each in (values.shape, shape))
+                raise InputError(
+                    f"cost.{name} has {size} numbers, but this network needs {needed}: "
+                    f"{clients} clients, {servers} servers"
+                )
+            used = values[~np.eye(servers, dtype=bool)] if values.ndim == 2 else values
+            if wrong := [value for value in used.tolist() if not 0 < value < inf]:
+                raise InputError(f"cost.{name} must be finite and above 0, got {wrong[0]:g}")
+        if not isinstance(self.model_bits, Real) or not 0 < self.model_bits < inf:
+            raise InputError(
+                f"cost.model_bits must be a number of bits above 0, got {said(self.model_bits)}"
+            )
+        if set(self.rates) != set(get_args(Link)):
+            raise InputError(
+                f"cost.rates must give bits per second for {', '.join(get_args(Link))}, "
+                f"got {said(self.rates)}"
+            )
+        of_kind("cost.power", self.power, Power, "a Power")
+        check_kinds(self.power, "cost.power")
+        if not all(0 <= watts < inf for watts in astuple(self.power)):
+            raise InputError(f"cost.power must be at least 0 watts each, got {said(self.power)}")
+        check_kinds(self, "cost")
+        of_kind("cost.packed", self.packed, Mapping, "a mapping of links to bits")
+        if self.cell_edge_rate is not None and not 0 < self.cell_edge_rate < inf:
+            raise InputError(f"cost.cell_edge_rate must be above 0, got {self.cell_edge_rate:g}")
+        if self.channel is not None and not hasattr(self.channel, "at"):
+            of_kind("cost.channel", self.channel, (), "an object with the methods of Channel")
 
     def at(self, lane: Lane, k: int, seconds: float) -> "Cost":
         """The prices of round `k` of a lane that begins at `seconds`."""

@@ -35,6 +35,7 @@ from sdfeel.core.scheme import (
     Setting,
     View,
     Work,
+    innermost,
     repeats,
 )
 from sdfeel.core.staleness import Clocks, Unheard
@@ -197,9 +198,10 @@ class Decisions:
             return like
         away = asked.down.rows[view.net.home[asked.down.rows] < 0]
         if len(away):
+            name = type(innermost(self.scheme)).__name__
             raise InputError(
-                f"{type(self.scheme).__name__} gives work to client {away[0]}, which reaches no "
-                f"server in this round: choose among view.net.clients"
+                f"{name} gives work to client {away[0]}, which reaches no server in this round: "
+                f"choose among view.net.clients"
             )
         if view.local.factor != 1:
             usual = np.ones(len(asked.down.rows)) if asked.rates is None else asked.rates

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 
 from sdfeel.core.arrays import Floats
-from sdfeel.core.errors import InputError, at_least, unknown
+from sdfeel.core.errors import InputError, of_kind, unknown, whole_number
 from sdfeel.core.sparse import Sparse, reached
 
 TRIES = 200  # draws of a random graph before giving up on a connected one
@@ -68,6 +68,9 @@ TOPOLOGIES = (*FIXED, *RANDOM)
 ALIASES = {"full": "complete", "line": "path", "partially-connected": "partial"}
 
 
+LARGEST = 10_000  # servers whose links are a matrix with all its zeros, of 800 MB
+
+
 def links(
     name: str,
     servers: int,
@@ -82,6 +85,13 @@ def links(
            [1., 0., 1.],
            [0., 1., 0.]])
     """
+    of_kind("the name of a graph", name, str, "a text such as ring")
+    whole_number("the number of servers", servers, 1)
+    if servers > LARGEST:
+        raise InputError(
+            f"a matrix of all links is made for at most {LARGEST:,} servers, got {servers:,}: give "
+            f"a networkx graph to sdfeel.network instead"
+        )
     return linked(name, servers, rng, radius, probability).dense
 
 
@@ -93,7 +103,7 @@ def linked(
     probability: float | None = None,
 ) -> Sparse:
     """`links`, without its zeros."""
-    at_least("the number of servers", servers, 1)
+    whole_number("the number of servers", servers, 1)
     name = ALIASES.get(name, name)
     if name not in TOPOLOGIES:
         raise unknown("topology", name, TOPOLOGIES)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sdfeel.core.arrays import Bools, Floats, Ints, floats, ints
-from sdfeel.core.errors import at_least
+from sdfeel.core.errors import InputError, at_least, of_kind, said
 from sdfeel.core.gossip_weights import TOLERANCE
 from sdfeel.core.link_times import Link
 from sdfeel.core.network import Network
@@ -156,6 +156,8 @@ def of_matrix(
 ) -> Mixing:
     """A mixing from `weights[dst, src]`; row n is for destination `rows[n]` (default: n)."""
     matrix = floats(weights)
+    if matrix.ndim != 2:
+        raise InputError(f"weights[dst, src] are a matrix, got {said(weights)}")
     where, sources = np.nonzero(matrix)
     counts = np.bincount(where, minlength=len(matrix))
     return Mixing(
@@ -212,6 +214,10 @@ def of_rows(
     >>> of_rows({7: {1: 0.25, 0: 0.75}}).row(7)
     {0: 0.75, 1: 0.25}
     """
+    kind = "a mapping of {destination: {source: weight}}"
+    of_kind("rows", rows, Mapping, kind)
+    if not all(isinstance(row, Mapping) for row in rows.values()):
+        of_kind("rows", rows, (), kind)
     entries = [sorted(row.items()) for row in rows.values()]
     return Mixing(
         rows=ints(list(rows)),

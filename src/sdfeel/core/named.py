@@ -12,7 +12,7 @@ import inspect
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
@@ -201,11 +201,14 @@ def _absorb(found: Any, thing: Any, seen: set[int]) -> None:
     if id(thing) in seen:
         return
     seen.add(id(thing))
-    if hasattr(thing, "__array__") and hasattr(thing, "shape") and hasattr(thing, "dtype"):
-        _absorb_array(found, thing)
-        return
+    parts: list[Any] = []
+    with suppress(Exception):  # somebody else's object may raise anything: its kind must do then
+        if hasattr(thing, "__array__") and hasattr(thing, "shape") and hasattr(thing, "dtype"):
+            _absorb_array(found, thing)
+            return
+        parts = list(_parts(thing))
     found.update(f"{type(thing).__module__}.{type(thing).__qualname__};".encode())
-    for part in _parts(thing):
+    for part in parts:
         _absorb(found, part, seen)
 
 

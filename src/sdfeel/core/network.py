@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sdfeel.core.arrays import Floats, Ints, floats, ints
-from sdfeel.core.errors import InputError
+from sdfeel.core.errors import InputError, of_kind
 from sdfeel.core.gossip_weights import (
     TOLERANCE,
     check_shape,
@@ -64,7 +64,13 @@ class Network:
     def __post_init__(self) -> None:
         object.__setattr__(self, "samples", floats(self.samples))
         object.__setattr__(self, "linked", square(self.linked))
-        object.__setattr__(self, "reach", tuple(tuple(servers) for servers in self.reach))
+        try:
+            reach = tuple(tuple(servers) for servers in self.reach)
+        except TypeError:
+            of_kind(
+                "reach", self.reach, (), "the servers that each client reaches, client by client"
+            )
+        object.__setattr__(self, "reach", reach)
         names = [shelf.name for shelf in self.shelves]
         assert len(set(names)) == len(names), f"two shelves have the same name: {names}"
         assert sum(shelf.returned for shelf in self.shelves) <= 1, "a run returns at most one shelf"
@@ -274,11 +280,21 @@ def clustered(
     >>> clustered([30, 10, 20, 40], [0, 0, 1, 2], np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])).mass
     array([0.4, 0.2, 0.4])
     """
-    return Network(floats(samples), tuple((int(d),) for d in home), Sparse.of(links))
+    sizes, own = np.asarray(samples), np.asarray(home)
+    if sizes.ndim != 1 or (len(sizes) and sizes.dtype.kind not in "iuf"):
+        of_kind("samples", samples, (), "each client's number of training examples")
+    if own.ndim != 1 or (len(own) and own.dtype.kind not in "iu"):
+        of_kind("home", home, (), "a server's number for each client")
+    return Network(floats(sizes), tuple((d,) for d in own.tolist()), square(links))
 
 
 def square(links: "ArrayLike | Sparse") -> Sparse:
-    shape = links.shape if isinstance(links, Sparse) else np.shape(links)
+    if not isinstance(links, Sparse):
+        try:
+            links = np.asarray(links, dtype=float)
+        except (TypeError, ValueError, RuntimeError):
+            of_kind("links", links, (), "a square matrix with a row per server")
+    shape = np.shape(links) if not isinstance(links, Sparse) else links.shape
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
         raise InputError(f"links must be a square matrix with a row per server, got {shape}")
     return Sparse.of(links)

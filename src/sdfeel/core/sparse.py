@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sdfeel.core.arrays import Bools, Floats, Ints, floats, ints
+from sdfeel.core.errors import InputError, said
 
 AT_ONCE = 1 << 20  # numbers of a dense matrix that are written out together
 
@@ -30,7 +31,10 @@ class Sparse:
         """
         if isinstance(matrix, Sparse):
             return matrix
-        dense = np.asarray(matrix, dtype=np.float64)
+        plain = isinstance(matrix, np.ndarray) and matrix.dtype.kind in "biuf"
+        dense = np.asarray(matrix, dtype=np.float64) if plain else floats(matrix)
+        if dense.ndim != 2:
+            raise InputError(f"a matrix has rows and columns, got {said(matrix)}")
         rows, columns = dense.nonzero()
         return cls._ordered(rows, columns, dense[rows, columns], dense.shape)
 

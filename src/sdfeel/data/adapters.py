@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sdfeel.core.errors import InputError
+from sdfeel.core.errors import InputError, said
 
 Task = Literal["auto", "classification", "regression", "labelling", "language"]
 
@@ -212,6 +212,11 @@ def chosen(columns: Sequence[str], reading: HowToRead) -> tuple[tuple[str, ...],
 def tensor(value: Any, what: str) -> Tensor:
     """Numbers or a picture as a tensor; a picture becomes (channels, height, width) from 0 to 1."""
     if isinstance(value, Tensor):
+        if value.is_complex() or value.layout != torch.strided or value.is_quantized:
+            raise InputError(
+                f"{what} must be plain real numbers, got {value.dtype} in a tensor that is "
+                f"{str(value.layout).removeprefix('torch.')}: convert it first"
+            )
         return value
     if hasattr(value, "getbands") and hasattr(value, "convert"):  # a picture of Pillow's
         return picture(value)
@@ -221,10 +226,8 @@ def tensor(value: Any, what: str) -> Tensor:
         array = np.empty(0, dtype=object)
     if array.dtype.kind not in "biuf":
         if array.dtype.kind in "US":
-            raise InputError(f"{what} is text: models take numbers, so number its words first")
-        raise InputError(
-            f"{what} is a {type(value).__name__}: give numbers, or arrays of one shape"
-        )
+            raise InputError(f"{what} must be numbers, got text: number its words first")
+        raise InputError(f"{what} must be numbers, or arrays of one shape, got {said(value)}")
     return torch.as_tensor(array)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.errors import InputError, of_kind, told, whole_number
+from sdfeel.core.errors import InputError, of_kind, said, told, whole_number
 from sdfeel.core.seeds import number, rng
 from sdfeel.data.adapters import (
     AS_IT_IS,
@@ -23,7 +23,7 @@ from sdfeel.data.adapters import (
     seeded,
     tensor,
 )
-from sdfeel.data.partition import USERS, of_values, split
+from sdfeel.data.partition import USERS, check_options, of_values, split
 
 Address = tuple[int, int, int]  # (seed, client, step)
 Floating = tuple[torch.dtype | None, torch.dtype | None]
@@ -39,6 +39,9 @@ class Examples:
     reads_anew: ClassVar[bool] = False  # whenever they are used, and not kept in memory
 
     def __post_init__(self) -> None:
+        for name, given in (("x", self.x), ("y", self.y)):
+            if not isinstance(given, Tensor) or not given.ndim:
+                of_kind(f"{name} of Examples", given, (), "a tensor with a row for each example")
         if len(self.x) != len(self.y):
             raise InputError(
                 f"{len(self.x)} inputs but {len(self.y)} targets: give one target for each input"
@@ -196,6 +199,21 @@ class Federated:
         None  # what is measured on, where liars have falsified some of `train`
     )
 
+    def check_numbers(self) -> None:
+        """Refuse examples that are not finite: they would look as if training had diverged."""
+        for name, each in {"training": self.train, "test": self.test}.items():
+            if each.reads_anew:
+                continue
+            for part, given in {"input": each.x, "target": each.y}.items():
+                if not given.is_floating_point() or bool(given.sum().isfinite()):
+                    continue  # a sum that overflows is looked at more closely
+                broken = (~given.isfinite()).reshape(len(given), -1).any(1).nonzero()
+                if len(broken):
+                    raise InputError(
+                        f"the {part} of {name} example {int(broken[0])} has nan or infinity in "
+                        f"it: replace such values (torch.nan_to_num), or leave the example out"
+                    )
+
     @property
     def samples(self) -> Floats:
         """(C,) examples of each client."""
@@ -256,6 +274,13 @@ def federate(
     if not callable(partition):
         of_kind("partition", partition, (str, Path), "a rule's name, a file, or a function")
     whole_number("seed", seed, 0)
+    if callable(partition) and options:
+        raise InputError(
+            f"a partition of your own takes no options, but {next(iter(options))} is given: let "
+            f"the function know it, for example by functools.partial"
+        )
+    if not callable(partition) and options:
+        check_options(str(partition), options)
     reading = HowToRead(group=user)
     whole, tested = examples(train, reading), examples(test, reading)
     users = users_of(train, reading), users_of(test, reading)
@@ -323,7 +348,7 @@ def _checked(parts: list[Ints], clients: int, examples: int) -> list[Ints]:
     for n, part in enumerate(parts):
         if part.ndim != 1 or part.dtype.kind not in "iu" or not part.size:
             raise InputError(
-                f"the partition gave client {n} {part!r}: give it row numbers, at least one"
+                f"the partition gave client {n} {said(part)}: give it row numbers, at least one"
             )
         for stray in part[(part < 0) | (part >= examples)]:
             raise InputError(

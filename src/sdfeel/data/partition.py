@@ -5,16 +5,25 @@ nothing but its arguments. All examples are used, except by `shards` (which drop
 clients * shards_per_client) and by a file (which may leave out examples).
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from math import isfinite
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from sdfeel.core.arrays import Bools, Floats, Ints, grouped
-from sdfeel.core.errors import DataError, InputError, at_least, unknown
+from sdfeel.core.errors import (
+    DataError,
+    InputError,
+    at_least,
+    of_kind,
+    said,
+    unknown,
+    whole_number,
+)
 from sdfeel.core.portable import exp, log, log1p
 from sdfeel.data import group_files
 
@@ -126,6 +135,37 @@ class Knobs:
     min_size: int = 10
 
 
+# The options that a rule reads.
+READ = {
+    "iid": (),
+    "classes": ("classes_per_client",),
+    "shards": ("classes_per_client",),
+    "dirichlet": ("concentration", "balance", "min_size"),
+}
+
+
+def check_options(partition: str, given: Mapping[str, Any]) -> None:
+    """Refuse options that a partition does not read, and values of the wrong kind."""
+    known = [field.name for field in fields(Knobs)]
+    for option, value in given.items():
+        if option not in known:
+            raise unknown("option of a partition", option, known)
+        if option not in READ.get(ALIASES.get(partition, partition), ()):
+            users = [name for name, options in READ.items() if option in options]
+            raise InputError(
+                f"partition '{partition}' does not use {option}: leave it out, or use "
+                f"{' or '.join(users)}"
+            )
+        usual = getattr(Knobs(), option)
+        if isinstance(usual, bool):
+            if not isinstance(value, bool):
+                raise InputError(f"{option} must be true or false, got {said(value)}")
+        elif isinstance(usual, int):
+            whole_number(option, value, 1)
+        else:
+            of_kind(option, value, Real, "a number")
+
+
 PARTITIONS: dict[str, Callable[[Ints, int, Rng, Knobs], list[Ints]]] = {
     "iid": lambda labels, clients, rng, _: iid(labels, clients, rng),
     "classes": lambda labels, clients, rng, knobs: exact_classes(
@@ -196,6 +236,8 @@ def split(
                 f"{labels.dtype}: use 'iid' or a file"
             )
         at_least("clients", clients, 1)
+        if not len(labels):
+            raise InputError("there are no examples to share: give at least one for every client")
         if clients > len(labels):
             raise InputError(
                 f"{clients} clients cannot share {len(labels)} examples: every client needs at "

@@ -4,12 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any, Literal, get_args
+from math import inf
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.errors import InputError
+from sdfeel.core.scheme import check_kinds
 from sdfeel.models.flat import Layout, TensorInRow, tensors_of
 
 Method = Literal["parts", "fedper", "fedbn", "fedrep", "ditto"]
@@ -29,8 +31,7 @@ class Personal:
     pull: float = 0.1  # ditto: towards the shared model
 
     def __post_init__(self) -> None:
-        if self.method not in get_args(Method):
-            raise unknown("personal method", self.method, get_args(Method))
+        check_kinds(self, "personal")
         if self.stays and self.travels:
             raise InputError(
                 "personal.stays and personal.travels both say which parts travel: give one of them"
@@ -47,7 +48,7 @@ class Personal:
             )
         if not 0 < self.share < 1:
             raise InputError(f"personal.share must be above 0 and below 1, got {self.share:g}")
-        if not self.pull >= 0:
+        if not 0 <= self.pull < inf:
             raise InputError(f"personal.pull must be at least 0, got {self.pull:g}")
 
     @classmethod

@@ -18,6 +18,7 @@ from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, UnknownName, unknown
 from sdfeel.core.named import asked_for, imported, is_path, spelled
 from sdfeel.core.network import Network
+from sdfeel.core.own_schemes import Checked
 from sdfeel.core.scheme import Scheme, check_kind, defaults, innermost, tolerance
 from sdfeel.core.seeds import number
 from sdfeel.core.stragglers import Policy, StragglerPolicy
@@ -192,7 +193,7 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
 
 def settle(experiment: Experiment, parts: RunParts | None = None) -> Settled:
     """Find what `experiment` names; what cannot go together is refused here."""
-    scheme, foreign = build_scheme(experiment) if parts is None else (parts.scheme, ())
+    scheme, foreign = build_scheme(experiment) if parts is None else (held(parts.scheme), ())
     groups = [*experiment.evaluation.per_client, *experiment.evaluation.per_cluster]
     known = known_metrics(experiment)  # what nobody knows is refused before any data are read
     if groups:
@@ -275,6 +276,9 @@ def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
     module = build_model(experiment, data)
     scores = build_loss(experiment) is LOSSES["cross-entropy"]
     zoo.check_fit(module, data.train.first, data.classes if scores else 0)
+    if data.test.first.shape != data.train.first.shape:  # a model may take both
+        zoo.check_fit(module, data.test.first, 0)
+    data.check_numbers()
     workload = build_workload(experiment, data, module)
     engine, why = build_engine(experiment, workload)
     packing = None
@@ -319,6 +323,10 @@ def _private(made: Prepared, workload: Workload, priced: bool) -> Prepared:
     return replace(made, budget=budget, notes=told)
 
 
+# Options that say how many rounds pass between two events, and what never happens if too few do.
+RARE = {"tau2": "the servers never meet", "buffer": "the cloud never takes a step"}
+
+
 def _ready(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepared:
     """The same with every `auto` decided, and with all that a person should know before it begins;
     `parted` is what there is to say about a network whose parts come and go."""
@@ -333,6 +341,13 @@ def _ready(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepare
             f"training.iterations = {iterations} is less than a round, and rounds are always "
             f"finished: this run does {shortest:g} iterations"
         )
+    bare = innermost(decisions.scheme)
+    for option, missed in RARE.items():
+        if getattr(bare, option, 0) > rounds:
+            notes.append(
+                f"scheme.{option} = {getattr(bare, option)}, but this run has about {rounds} "
+                f"round{'s' * (rounds != 1)}: {missed}"
+            )
     if experiment.network.epochs:
         decisions, net = with_epochs(experiment, decisions, net)
     notes += effects.notes(replace(case, engine=made.engine.name))
@@ -396,7 +411,8 @@ def scheme_section(name: Any, scheme: Scheme) -> SchemeSection:
 def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     """The scheme with its servers' draws, rules and own steps, and a note if keys of other schemes
     were ignored."""
-    scheme, notes = _build_plain(experiment)
+    found, notes = _build_plain(experiment)
+    scheme = held(found)
     drawn, robust, section = experiment.sampling, experiment.robust, experiment.server
     if drawn != DEFAULTS.sampling:
         scheme = sampled(scheme, Sampling(drawn.clients, drawn.share))
@@ -407,6 +423,11 @@ def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     rate, momentum = section.learning_rate, section.momentum
     step = ServerStep(section.optimizer, rate, momentum, section.beta2, section.tau)
     return stepped(scheme, step), notes
+
+
+def held(scheme: Scheme) -> Scheme:
+    """A scheme; one of the user's own is held to what it promises, round by round."""
+    return scheme if type(scheme) in SCHEMES.values() else Checked(scheme)
 
 
 def _build_plain(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:

@@ -30,12 +30,16 @@ class Standstill:
 
     decisions: Decisions
     rounds: int = 0  # in a row
+    iterations: int = 0  # done before the newest round
+    idle: bool = False  # was it idle, in that models arrived without a step?
 
     def after(self, done: Round) -> None:
         """Count another round."""
         outages = self.decisions.outages
         in_vain = any(done.energy.values())  # somebody trained, and was late
-        if done.clients:
+        before, self.iterations = self.iterations, done.iterations
+        self.idle = bool(done.clients) and done.iterations == before
+        if done.clients and not self.idle:
             self.rounds = 0
         elif in_vain or outages is None or not outages.will_change(done.number, done.seconds):
             self.rounds += 1
@@ -46,6 +50,8 @@ class Standstill:
         if self.rounds < max(PATIENCE, PER_LANE * len(self.decisions.lanes)):
             return None
         deadline = self.decisions.late.seconds
+        if self.idle:
+            return f"no client has taken a step in {self.rounds} rounds: give its rounds more time"
         if deadline is not None:
             cause = f"raise latency.deadline_seconds above {deadline:g}"
         elif self.decisions.outages is None:
@@ -95,7 +101,7 @@ class Drive:
         self._personal, self._confusion, self._also = personal, confusion, also
         self.accuracy = accuracy  # the newest measured
         self.figures: Mapping[str, float] = {}  # the scheme's own, of the newest round
-        self.standstill = Standstill(simulation.decisions, idle)
+        self.standstill = Standstill(simulation.decisions, idle, simulation.state.iterations)
 
     def __iter__(self) -> Iterator[Event]:
         """All events until the end."""

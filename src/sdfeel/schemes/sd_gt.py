@@ -52,7 +52,7 @@ class SDGT(Tracking):
     def mix(self, view: View, done: Ints) -> Mix:
         net, within = view.net, _within(view.net, self.subnets, self.alpha)
         if len(net.present) == 1:
-            return averaged(view, done)
+            return averaged(view, done, *([cloud_average(net)] if self.meets(view) else []))
         stages: tuple[Mixing, ...] = ()
         if within is not None:
             stages = (within, _passed(net, self.tau2))
