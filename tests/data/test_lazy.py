@@ -216,7 +216,11 @@ def test_rows_of_named_columns_become_inputs_and_targets() -> None:
             HowToRead(),
             r"which column is the target\?",
         ),
-        ([{"text": "good", "label": 1}], HowToRead(), "column text of example 0 is text"),
+        (
+            [{"text": "good", "label": 1}],
+            HowToRead(),
+            "text of example 0 must be numbers, got text",
+        ),
         ([((1, 2), 0), ((1, 2, 3), 0)], HowToRead(), r"example 1 has the shape \(3,\)"),
         ([3, 4, 5], HowToRead(), "example 0 of list is a int"),
         (([[0.0]], [0.5]), HowToRead(task="classification"), "class numbers, got 0.5"),

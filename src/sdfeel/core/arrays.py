@@ -13,27 +13,35 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
+BROKEN = TypeError, ValueError, RuntimeError, OverflowError  # of what is not made of numbers
+
+
 def floats(values: ArrayLike) -> Floats:
     """A read-only float64 copy; the array itself if nobody can change it."""
     if _fixed(values, np.float64):
         return values
-    return _copied(values, np.float64)
+    try:
+        array = np.array(np.asarray(values), dtype=np.float64)  # tensors do not copy themselves
+    except BROKEN:
+        raise _no_numbers(values) from None
+    array.setflags(write=False)
+    return array
 
 
 def ints(values: ArrayLike) -> Ints:
     """A read-only int64 copy; the array itself if nobody can change it."""
     if _fixed(values, np.int64):
         return values
-    return _copied(values, np.int64)
-
-
-def _copied(values: ArrayLike, kind: type[Any]) -> NDArray[Any]:
     try:
-        array = np.array(np.asarray(values), dtype=kind)  # torch's tensors do not copy themselves
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        raise InputError(f"an array of numbers is needed, got {said(values)}") from None
+        array = np.array(np.asarray(values), dtype=np.int64)
+    except BROKEN:
+        raise _no_numbers(values) from None
     array.setflags(write=False)
     return array
+
+
+def _no_numbers(values: object) -> InputError:
+    return InputError(f"an array of numbers is needed, got {said(values)}")
 
 
 def _fixed(values: ArrayLike, kind: type[Any]) -> TypeGuard[NDArray[Any]]:

@@ -197,8 +197,7 @@ class Cost:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "step_seconds", floats(self.step_seconds))
-        of_kind("cost.rates", self.rates, Mapping, "a mapping of links to bits per second")
-        for link, rate in self.rates.items():
+        for link, rate in self.rates.items() if isinstance(self.rates, Mapping) else ():
             if not rate > 0:
                 raise InputError(f"the {link} rate must be above 0 bits per second, got {rate:g}")
 
@@ -228,6 +227,7 @@ class Cost:
             raise InputError(
                 f"cost.model_bits must be a number of bits above 0, got {said(self.model_bits)}"
             )
+        of_kind("cost.rates", self.rates, Mapping, "a mapping of links to bits per second")
         if set(self.rates) != set(get_args(Link)):
             raise InputError(
                 f"cost.rates must give bits per second for {', '.join(get_args(Link))}, "

@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 
 from sdfeel.core.arrays import Floats
-from sdfeel.core.errors import InputError, of_kind, unknown, whole_number
+from sdfeel.core.errors import InputError, at_least, of_kind, unknown, whole_number
 from sdfeel.core.sparse import Sparse, reached
 
 TRIES = 200  # draws of a random graph before giving up on a connected one
@@ -103,7 +103,7 @@ def linked(
     probability: float | None = None,
 ) -> Sparse:
     """`links`, without its zeros."""
-    whole_number("the number of servers", servers, 1)
+    at_least("the number of servers", servers, 1)
     name = ALIASES.get(name, name)
     if name not in TOPOLOGIES:
         raise unknown("topology", name, TOPOLOGIES)

@@ -376,28 +376,27 @@ def defaults(kind: type[Scheme]) -> dict[str, Any]:
     return {f.name: f.default for f in fields(kind)} if is_dataclass(kind) else {}
 
 
-def check_kinds(scheme: Any, section: str = "scheme") -> None:
+def check_kinds(
+    scheme: Any, section: str = "scheme", given: Mapping[str, Any] | None = None
+) -> None:
     """Refuse an option that is not of the kind its annotation names, of a scheme or another record.
 
-    Experiment files are read by these kinds. A program may pass anything, and half a step, or a
-    text where a number belongs, would otherwise show itself only in the middle of a run.
+    Experiment files are read by these kinds, and `given` is looked at before it is read. A program
+    may pass anything, and half a step, or a text where a number belongs, would otherwise show
+    itself only in the middle of a run. Kinds that only its own class knows pass.
     """
-    for name in _kinds(scheme.__class__):
-        check_kind(scheme.__class__, name, getattr(scheme, name), section)
-
-
-def check_kind(scheme: type, name: str, value: Any, section: str = "scheme") -> None:
-    """The same for one option, before it is read; kinds that only its own scheme knows pass."""
-    kinds = _kinds(scheme)[name]
-    words = [_WORDS.get(get_origin(kind) or kind) for kind in kinds]
-    if None in words:
-        return
-    if not any(_is(value, kind) for kind in kinds):
-        told = " or ".join(dict.fromkeys(map(str, words)))
-        raise InputError(f"{section}.{name} must be {told}, got {said(value)}")
-    known = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
-    if isinstance(value, str) and known and value not in known:
-        raise unknown(f"{section}.{name}", value, known)
+    known = _kinds(scheme if isinstance(scheme, type) else scheme.__class__)
+    for name in known if given is None else given:
+        kinds, value = known[name], getattr(scheme, name) if given is None else given[name]
+        words = [_WORDS.get(get_origin(kind) or kind) for kind in kinds]
+        if None in words:
+            continue
+        if not any(_is(value, kind) for kind in kinds):
+            told = " or ".join(dict.fromkeys(map(str, words)))
+            raise InputError(f"{section}.{name} must be {told}, got {said(value)}")
+        choices = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
+        if isinstance(value, str) and choices and value not in choices:
+            raise unknown(f"{section}.{name}", value, choices)
 
 
 _WORDS = {

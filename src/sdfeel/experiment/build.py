@@ -19,7 +19,7 @@ from sdfeel.core.errors import InputError, UnknownName, unknown
 from sdfeel.core.named import asked_for, imported, is_path, spelled
 from sdfeel.core.network import Network
 from sdfeel.core.own_schemes import Checked
-from sdfeel.core.scheme import Scheme, check_kind, defaults, innermost, tolerance
+from sdfeel.core.scheme import Scheme, check_kinds, defaults, innermost, tolerance
 from sdfeel.core.seeds import number
 from sdfeel.core.stragglers import Policy, StragglerPolicy
 from sdfeel.data.federated import Federated
@@ -193,7 +193,9 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
 
 def settle(experiment: Experiment, parts: RunParts | None = None) -> Settled:
     """Find what `experiment` names; what cannot go together is refused here."""
-    scheme, foreign = build_scheme(experiment) if parts is None else (held(parts.scheme), ())
+    scheme, foreign = build_scheme(experiment) if parts is None else (parts.scheme, ())
+    if parts is not None and type(scheme) not in SCHEMES.values():
+        scheme = Checked(scheme)
     groups = [*experiment.evaluation.per_client, *experiment.evaluation.per_cluster]
     known = known_metrics(experiment)  # what nobody knows is refused before any data are read
     if groups:
@@ -278,7 +280,6 @@ def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
     zoo.check_fit(module, data.train.first, data.classes if scores else 0)
     if data.test.first.shape != data.train.first.shape:  # a model may take both
         zoo.check_fit(module, data.test.first, 0)
-    data.check_numbers()
     workload = build_workload(experiment, data, module)
     engine, why = build_engine(experiment, workload)
     packing = None
@@ -411,8 +412,9 @@ def scheme_section(name: Any, scheme: Scheme) -> SchemeSection:
 def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     """The scheme with its servers' draws, rules and own steps, and a note if keys of other schemes
     were ignored."""
-    found, notes = _build_plain(experiment)
-    scheme = held(found)
+    scheme, notes = _build_plain(experiment)
+    if type(scheme) not in SCHEMES.values():
+        scheme = Checked(scheme)
     drawn, robust, section = experiment.sampling, experiment.robust, experiment.server
     if drawn != DEFAULTS.sampling:
         scheme = sampled(scheme, Sampling(drawn.clients, drawn.share))
@@ -423,11 +425,6 @@ def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     rate, momentum = section.learning_rate, section.momentum
     step = ServerStep(section.optimizer, rate, momentum, section.beta2, section.tau)
     return stepped(scheme, step), notes
-
-
-def held(scheme: Scheme) -> Scheme:
-    """A scheme; one of the user's own is held to what it promises, round by round."""
-    return scheme if type(scheme) in SCHEMES.values() else Checked(scheme)
 
 
 def _build_plain(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
@@ -450,8 +447,7 @@ def _build_plain(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
         else ()
     )
     options = {key: value for key, value in given.items() if key in own}
-    for key, value in options.items():  # pydantic would read `true` as 1, and "3" as 3
-        check_kind(kind, key, value)
+    check_kinds(kind, given=options)  # pydantic would read `true` as 1, and "3" as 3
     try:
         return _reader(kind).validate_python(options), notes
     except ValidationError as error:

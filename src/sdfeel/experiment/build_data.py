@@ -193,7 +193,11 @@ def groups_of(data: Federated, groups: Groups, every: int, on: str = "auto") -> 
 
 
 def check_tests(data: Federated, section: EvaluationSection, servers: int) -> None:
-    """InputError for metrics on test examples that nobody has."""
+    """InputError for examples that are not finite, and metrics on test examples that nobody has."""
+    for each in (data.train, data.test):
+        for part in () if each.reads_anew else (each.x, each.y):
+            if part.is_floating_point() and not part.sum().isfinite():
+                data.check_numbers()  # a sum may only have overflowed
     own = data.tests is not None
     if section.per_client_on == "test" and not own and data.cluster_tests is None:
         raise InputError(
