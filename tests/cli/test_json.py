@@ -1,6 +1,8 @@
 """`--json`: one document on standard output, everything for people on standard error."""
 
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sdfeel.bench import scale
-from sdfeel.cli import app
+from sdfeel.cli import app, main
 from tests.cli.command import Outcome, call, settings
 
 pytestmark = pytest.mark.usefixtures("_undrawn")
@@ -180,3 +182,16 @@ def test_a_list_that_was_cut_short_is_a_document_still(monkeypatch: pytest.Monke
     outcome = call("bench", "scale", *options, "--json")
     assert outcome.code == 130
     assert [each["clients"] for each in json.loads(outcome.out)] == [4]
+
+
+def test_a_terminal_that_knows_few_letters_shows_the_others_as_question_marks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, encoding="ascii"))
+    monkeypatch.setattr("sys.argv", ["sdfeel", "schemes"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert not end.value.code
+    sys.stdout.flush()
+    assert b"free-tracking" in written.getvalue()

@@ -3,6 +3,7 @@
 import os
 import sys
 from contextlib import nullcontext, suppress
+from io import TextIOWrapper
 
 import typer
 
@@ -126,6 +127,9 @@ def options(
 def main() -> None:
     """Run a command; report a mistake in one sentence, with --json as a document, too."""
     as_json = "--json" in sys.argv
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a terminal may not know all of our letters
+            stream.reconfigure(errors="replace")
     try:
         _run(as_json)
     except SystemExit as end:
