@@ -1,10 +1,14 @@
 """Experiments of all kinds, deployed: the simulator's model, and nobody is blamed for it."""
 
 import random
+import warnings
 
 import pytest
 
 from sdfeel.core.errors import SdfeelError
+from sdfeel.core.needs import Needs
+from sdfeel.experiment.build import prepare
+from sdfeel.experiment.loading import load
 from tests.examples import MANY
 from tests.live.town import Draw, drawn, tried
 from tests.pairs.options import Choice
@@ -39,3 +43,14 @@ def test_so_has_any_other() -> None:
         if deployed == FEW:
             break
     assert deployed == FEW
+
+
+@pytest.mark.parametrize("servers", [2, 5, 9])
+def test_what_a_scheme_needs_is_asked_with_ages_that_can_be(servers: int) -> None:
+    words = [f"network.servers={servers}", "network.clients=20", "model.name=logistic"]
+    words += ["scheme.name=async-sd-feel", "scheme.staleness=global", "training.engine=loop"]
+    ready = prepare(load(None, words))
+    ready.engine.close()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Needs.of(ready.decisions).global_clock

@@ -87,7 +87,9 @@ def _watches(decisions: Decisions, view: View, mix: Mix) -> bool:
     """Does the round end differently if others did more than this lane can have heard of?"""
     done = decisions.cost.done(decisions.work(view))
     clocks = view.clocks
-    busy = replace(clocks, number=clocks.number + 3, led=clocks.led + _others(view, clocks))
+    more = _others(view, clocks)
+    number = clocks.number + 3 + int(more.sum())  # at least theirs: no model is from the future
+    busy = replace(clocks, number=number, led=clocks.led + more)
     busy = replace(busy, touched=busy.led)
     return not _same(mix, decisions.mix(replace(view, clocks=busy), done))
 
