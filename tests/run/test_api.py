@@ -1,6 +1,6 @@
 """Bring your own: model, data, loss, metric, network, scheme."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -65,6 +65,15 @@ def blobs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     draws = np.random.default_rng(seed)
     labels = draws.integers(3, size=count)
     return (draws.normal(size=(count, 2)) + 4 * np.eye(3)[labels, :2]).astype(np.float32), labels
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(sdfeel.Evaluated)] + ["", " "])
+def test_no_metric_hides_behind_a_number_that_every_run_has(name: str) -> None:
+    data = sdfeel.federate(blobs(30, 0), blobs(9, 1), clients=2)
+    net = sdfeel.network(data, servers=1)
+    own = {name: lambda out, y: out.max()}
+    with pytest.raises(sdfeel.InputError, match=r"give your metric another name|without a name"):
+        sdfeel.Run(sdfeel.SDFeel(), net, nn.Linear(2, 3), data, iterations=1, metrics=own)
 
 
 def test_own_arrays_and_stopping_early() -> None:

@@ -1,7 +1,7 @@
 """From an experiment to its data, and to what is learned from them and measured."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ from torch import nn
 
 from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.errors import InputError
+from sdfeel.core.events import Evaluated
 from sdfeel.core.named import Kind, is_path, spelled
 from sdfeel.core.seeds import rng
 from sdfeel.data import catalog as sources
@@ -147,9 +148,20 @@ def build_loss(experiment: Experiment) -> Loss:
     return loss
 
 
+MEASURED = frozenset(each.name for each in fields(Evaluated))
+
+
 def known_metrics(experiment: Experiment) -> dict[str, Metric]:
     """The metrics by name, with the experiment's own and its loss."""
     own = {name: METRIC.find(given) for name, given in experiment.evaluation.metrics.items()}
+    for name, metric in own.items():
+        if name in MEASURED and metric is not METRICS.get(name):
+            raise InputError(
+                f"evaluation.metrics has one called '{name}', a number that every run has already: "
+                "give your metric another name"
+            )
+        if not name.strip():
+            raise InputError("evaluation.metrics has one without a name: give it one")
     return {**METRICS, "loss": build_loss(experiment), **own}
 
 

@@ -91,8 +91,8 @@ class Store:
             directory.chmod(0o700)  # models reveal something about data
         try:
             self._base = sqlite3.connect(directory / BASE, timeout=1.0, isolation_level=None)
-            self._base.execute("pragma journal_mode=wal")
             self._base.execute(f"pragma synchronous={DURABLE if durable else 'off'}")
+            self._base.execute("pragma journal_mode=wal")
             self._base.execute("pragma locking_mode=exclusive")
             self._check_form()
             self._base.executescript(TABLES)
