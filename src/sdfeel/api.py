@@ -410,7 +410,7 @@ def _check_parts(
             f"{len(data.parts)}: build the network from this data with sdfeel.network"
         )
     if cost is not None:
-        cost.check(len(net.samples), len(net.servers))
+        cost.check(net)
     if len(data.test) == 0:
         raise InputError("there are no test examples to measure with: give at least one")
     if not callable(loss):

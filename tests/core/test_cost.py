@@ -119,6 +119,19 @@ def test_overheads_of_the_way_down_and_of_the_cloud() -> None:
     assert bill_of(own, mix=cloudy).mix - plain == pytest.approx(0.4)  # the furthest decides
 
 
+@pytest.mark.parametrize("nothing_there", [0, np.nan, -1])
+def test_rates_are_asked_only_where_there_are_links(nothing_there: float) -> None:
+    net = clustered([1] * 4, [0, 1, 2, 3], links("path", 4))
+    rates = np.where(net.links > 0, 2.0, nothing_there)
+    sound = price(server_rates=rates, step_seconds=np.ones(4))
+    sound.check(net)
+    for link in np.argwhere(net.links > 0):
+        wrong = rates.copy()
+        wrong[tuple(link)] = nothing_there
+        with pytest.raises(InputError, match=r"cost.server_rates must be finite and above 0"):
+            replace(sound, server_rates=wrong).check(net)
+
+
 def test_each_link_may_have_a_rate_and_a_delay_of_its_own() -> None:
     """0-1 is slow and near, 1-2 fast and far: the one that takes longer decides."""
     rates = np.array([[0, 0.1, 1], [0.1, 0, 1], [1, 1, 0]])

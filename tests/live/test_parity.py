@@ -353,6 +353,9 @@ def test_every_scheme_deploys_and_is_tried_or_says_why_not(name: str) -> None:
 def test_real_processes_keep_the_bits_when_some_are_killed(name: str) -> None:
     """A part of `python -m tests.live.parity --kills 8`."""
     case = next(each for each in CASES if each.name == name)
-    outcome, same = deployed(case, kills=3)
-    assert sum(outcome.kills.values()) > 0
-    assert same
+    for seed in range(5):  # on a busy machine, a short run may be over before the killer looks
+        outcome, same = deployed(case, kills=3, seed=seed)
+        assert same
+        if sum(outcome.kills.values()):
+            return
+    pytest.fail("nobody was killed in any of five runs")

@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,6 +14,7 @@ from sdfeel.core.events import Finished, Round, Warned
 from sdfeel.run import provenance
 from sdfeel.run.provenance import Provenance
 from tests.cli.command import call
+from tests.waiting import finished
 
 CODE = """
 import torch
@@ -153,7 +153,7 @@ def test_only_files_that_could_change_a_run_count_as_changes_of_the_project(tmp_
         (directory / "file").write_text("first")
     who = ["-c", "user.name=somebody", "-c", "user.email=somebody@example.org"]
     for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "first"]):
-        subprocess.run(["git", "-C", tmp_path, *words], check=True)
+        finished(["git", "-C", tmp_path, *words], check=True)
 
     def changed(part: str) -> str:
         provenance.repository.cache_clear()

@@ -16,6 +16,7 @@ from sdfeel.core.arrays import Floats, Ints, floats, ints
 from sdfeel.core.errors import InputError, of_kind, said
 from sdfeel.core.link_times import Link, LinkTimes
 from sdfeel.core.mixing import Mixing
+from sdfeel.core.network import Network
 from sdfeel.core.scheme import Lane, Mix, Work, check_kinds
 
 
@@ -201,8 +202,9 @@ class Cost:
             if not rate > 0:
                 raise InputError(f"the {link} rate must be above 0 bits per second, got {rate:g}")
 
-    def check(self, clients: int, servers: int) -> None:
+    def check(self, net: Network) -> None:
         """Refuse prices of a program's own that do not fit the network, or are none."""
+        clients, servers = len(net.samples), len(net.servers)
         for name, shape in {
             "step_seconds": (clients,),
             "client_rates": (clients,),
@@ -220,7 +222,7 @@ class Cost:
                     f"cost.{name} has {size} numbers, but this network needs {needed}: "
                     f"{clients} clients, {servers} servers"
                 )
-            used = values[~np.eye(servers, dtype=bool)] if values.ndim == 2 else values
+            used = values[net.links > 0] if values.ndim == 2 else values  # no link, no rate
             if wrong := [value for value in used.tolist() if not 0 < value < inf]:
                 raise InputError(f"cost.{name} must be finite and above 0, got {wrong[0]:g}")
         if not isinstance(self.model_bits, Real) or not 0 < self.model_bits < inf:
