@@ -45,12 +45,14 @@ class Pool : public OnHeap {
         }
         (last ? last->next : first) = job;
         last = job;
-        waiting++;
-        if (!mine) more.tell_one();
+        if (waiting++ == 0 && !mine) more.tell_one(); // whoever takes a job wakes those for others
         return true;
     }
 
   private:
+    // A thread that has got up wakes so many others. If the calling thread woke all of them while it
+    // is still on its core, the system would put two on the same one, and move neither for a while.
+    static constexpr size_t WAKES = 2;
     const pid_t owner = getpid();
     Lock lock;
     Condition more;
@@ -71,6 +73,7 @@ class Pool : public OnHeap {
             first = job->next;
             if (!first) last = nullptr;
             waiting--;
+            for (size_t n = 0; n < waiting && n < WAKES; n++) more.tell_one();
             held.without([&] {
                 job->act(job->what);
                 delete job;
