@@ -49,7 +49,7 @@ def test_every_kept_figure_has_a_picture_that_is_small() -> None:
             assert picture.is_file(), "draw it: python -m sdfeel.figures.document"
             assert picture.stat().st_size < 100_000
             texts = ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")
-            assert any("shaded" in "".join(text.itertext()) for text in texts) or (
+            assert any(" seed" in "".join(text.itertext()) for text in texts) or (
                 figure.drawn is not None
             )
 

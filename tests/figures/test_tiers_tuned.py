@@ -89,5 +89,5 @@ def test_what_is_simpler_is_as_good_within_the_margin(height: float, state: Stat
 
 def test_a_picture_names_every_data_set_that_it_shows() -> None:
     found: dict[Reading, dict[str, Curve]] = {"E": {"any": Curve("any", ())}}
-    assert "where the title says so, Fashion-MNIST" in note(ON_MNIST, "full", found)
+    assert "where title or legend say so, Fashion-MNIST" in note(ON_MNIST, "full", found)
     assert "Fashion" not in note(FIGURE, "full", found)

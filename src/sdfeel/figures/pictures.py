@@ -27,7 +27,12 @@ UNITS: dict[tuple[str, Reading], str] = {
 AXES = {"seconds": "virtual time", "bytes": "bytes sent", "joules": "energy in joules"}
 POINTS = 40
 ROW = 3  # panels side by side
-DATA = {"mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar10": "CIFAR-10"}
+DATA = {  # longer names first
+    "sdfeel.figures.small_cifar:data": "CIFAR-10 pooled to 16 x 16",
+    "fashion-mnist": "Fashion-MNIST",
+    "mnist": "MNIST",
+    "cifar10": "CIFAR-10",
+}
 
 
 def picture(
@@ -158,17 +163,19 @@ def plain(label: str, panel: Panel) -> str:
 def note(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> str:
     """What was trained, and how many seeds are shown."""
     seeds = {reading: seeds_of(curves) for reading, curves in found.items()}
+    words = {reading: f"{number} seed{'s' * (number != 1)}" for reading, number in seeds.items()}
     count = (
-        f"{next(iter(seeds.values()))} seeds"
-        if len(set(seeds.values())) == 1
-        else ", ".join(f"{number} seeds ({reading})" for reading, number in seeds.items())
+        next(iter(words.values()))
+        if len(set(words.values())) == 1
+        else ", ".join(f"{number} ({reading})" for reading, number in words.items())
     )
     setting = figure.setting(scale)
     trained = {line.trained.data.name for line in figure.lines(setting)}
     others = sorted(trained - {figure.data}) if figure.data in trained else []
-    data = "".join(f"; where the title says so, {other}" for other in others)
-    spread = "shaded" if figure.drawn is None else "bars"
-    told = f"{scale} scale: {setting.note}{data}; {count}, {spread}: lowest to highest"
+    data = "".join(f"; where title or legend say so, {other}" for other in others)
+    told = f"{scale} scale: {setting.note}{data}; {count}"
+    if max(seeds.values()) > 1:
+        told += f", {'shaded' if figure.drawn is None else 'bars'}: lowest to highest"
     if any(0 < c.diverged < len(c.runs) for curves in found.values() for c in curves.values()):
         told += "; runs that diverged are left out"
     if any(panel.target for panel in figure.panels):
@@ -181,10 +188,11 @@ def note(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> str:
 def well_named(text: str) -> str:
     """Data sets by the names that people give them.
 
-    >>> well_named("mnist, 60,000 images; where the title says so, fashion-mnist")
-    'MNIST, 60,000 images; where the title says so, Fashion-MNIST'
+    >>> well_named("mnist, 60,000 images; where title or legend say so, fashion-mnist")
+    'MNIST, 60,000 images; where title or legend say so, Fashion-MNIST'
     """
-    return re.sub(r"\b(fashion-mnist|mnist|cifar10)\b", lambda name: DATA[name[0]], text)
+    names = "|".join(map(re.escape, DATA))
+    return re.sub(rf"\b({names})\b", lambda name: DATA[name[0]], text)
 
 
 def draw(
