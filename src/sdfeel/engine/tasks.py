@@ -78,7 +78,8 @@ class Folding(Protocol):
 
     def gather(self, crowd: Crowd, totals: Floats | Sequence[Singles]) -> "InTraining":
         """Begin to train; `fold` makes their sums, the rows of `totals` (R, P), which may have been
-        anything; rows that nothing goes into stay what they are, or become zeros.
+        anything; rows that nothing goes into stay what they are, or become zeros. Whoever asks
+        rounds them to the models' type, so sums that travel may have been rounded already.
 
         Models that are `alone` may go into rows of their own type, each with its own memory.
         """

@@ -1,6 +1,7 @@
 """An actor: what it needs to build its engine, and what it answers."""
 
 import importlib
+import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,13 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sdfeel.core.arrays import Ints
+from sdfeel.core.arrays import Ints, Singles
 from sdfeel.core.errors import SdfeelError, told
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Workload
 from sdfeel.engine.evaluate import BLOCK, Tally, blocks
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.tasks import Crowd, folding
+from sdfeel.engine.tasks import folding
 from sdfeel.models.flat import raw
 from sdfeel.version import __version__
 
@@ -158,6 +159,7 @@ def the_pickler() -> Any:
 Order = tuple[int, int, int, float, int, int | None, float]
 Failure = tuple[str, str]  # an error's kind, and its text
 Trained = tuple[Packed, Failure | None]  # the models before the failure
+Summed = tuple[Singles, Failure | None]
 Measured = tuple[dict[str, list[Tally]], Failure | None]
 
 
@@ -187,18 +189,21 @@ class Actor:
             failure = ("Exception", f"an actor failed: {told(error)}")
         return pack(room[:done]), failure
 
-    def fold(self, crowd: Crowd, sums: int, packed: Packed) -> Trained:
-        """The sums of a crowd that starts from `packed`, in float64."""
-        starts, engine = unpack(packed), self._engine()
-        here = folding(engine)
+    def fold(self, rest: bytes, starts: Singles) -> Summed:
+        """The sums of a crowd that starts from `starts`, rounded to their type, as they are used.
+
+        `rest` is its pickle, and how many sums there are: Ray would take longer over many arrays.
+        """
+        crowd, sums = pickle.loads(rest)
+        here = folding(self._engine())
         if here is None:
-            return pack(starts[:0]), ("Exception", "this engine makes no sums")
+            return starts[:0], ("Exception", "this engine makes no sums")
         totals = np.zeros((sums, starts.shape[1]))
         try:
-            here.gather(replace(crowd, starts=starts.numpy()), totals).fold()
+            here.gather(replace(crowd, starts=starts), totals).fold()
         except Exception as error:  # the caller then asks for single models, and meets it there
-            return pack(starts[:0]), ("Exception", told(error))
-        return pack(torch.from_numpy(totals)), None
+            return starts[:0], ("Exception", told(error))
+        return totals.astype(starts.dtype), None
 
     def _space(self, rows: int, like: Tensor) -> Tensor:
         """Memory for a block's models, used again: Ray copies an answer before the next call."""

@@ -5,18 +5,20 @@ sums travel instead of models. Where the clients of a sum belong to several acto
 fails, their models travel one by one, and are added up here: the same bits, and the same error.
 """
 
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sdfeel.core.arrays import Floats, Ints, Singles, ints
 from sdfeel.engine.base import Task
 from sdfeel.engine.combine import add_multiple
-from sdfeel.engine.ray.actor import Trained, pack, unpack
+from sdfeel.engine.ray.actor import Summed
 from sdfeel.engine.tasks import Crowd
 
 UNEVEN = 1.3  # of an even share of the work: models one by one take about as much longer
@@ -65,10 +67,10 @@ def apart(crowd: Crowd, owners: Ints) -> bool:
     return bool((lowest >= highest).all())
 
 
-def part_of(crowd: Crowd, mine: Ints) -> tuple[Crowd, Ints]:
+def part_of(crowd: Crowd, mine: NDArray[np.bool_]) -> tuple[Crowd, Ints]:
     """Some tasks, whose sums are numbered anew, and which sums these are."""
     counts = np.diff(crowd.begins)
-    entries = np.repeat(np.isin(np.arange(len(counts)), mine), counts)
+    entries = np.repeat(mine, counts)
     sums, into = np.unique(crowd.into[entries], return_inverse=True)
     rows, start = np.unique(crowd.start[mine], return_inverse=True)
     part = Crowd(
@@ -105,22 +107,21 @@ class SummedThere:
         self._fails = False
         owners, self._portions = pool.owners[crowd.clients], list[Portion]()
         for actor in np.unique(owners).tolist():
-            mine = np.flatnonzero(owners == actor)
-            part, sums = part_of(crowd, ints(mine))
-            starts = pack(torch.from_numpy(np.ascontiguousarray(part.starts)))
-            rest = replace(part, starts=np.empty(0))
-            call = pool.submit(actor, "fold", rest, len(sums), starts)
-            self._portions.append(Portion(call, sums, int(mine[0])))
+            mine = owners == actor
+            part, sums = part_of(crowd, mine)
+            rest = pickle.dumps((replace(part, starts=()), len(sums)))
+            call = pool.submit(actor, "fold", rest, part.starts)
+            self._portions.append(Portion(call, sums, int(mine.argmax())))
 
     def fold(self, until: int | None = None) -> None:
         """Wait for the sums of all tasks before `until`."""
         for each in self._portions:
             if not (self._fails or each.done) and (until is None or each.first < until):
-                answer: Trained = self._pool.result(each.call)
+                answer: Summed = self._pool.result(each.call)
                 each.done, self._fails = True, answer[1] is not None
                 if not self._fails:
-                    for n, found in zip(each.sums.tolist(), unpack(answer[0]), strict=True):
-                        self._totals[n][:] = found.numpy()
+                    for n, found in zip(each.sums.tolist(), answer[0], strict=True):
+                        self._totals[n][:] = found
         if self._fails:
             self._here.fold(until)
 
