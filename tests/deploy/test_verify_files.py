@@ -79,9 +79,12 @@ def test_what_a_server_kept_may_be_no_model(field: str, number: int, tmp_path: P
         assert set(told.offenders()) <= {"edge-1"}
 
 
-@pytest.mark.parametrize("steps", [3, 2**53 - 1])
-def test_a_server_and_its_client_cannot_agree_on_other_steps(steps: int, tmp_path: Path) -> None:
-    """A round asks for 2."""
+@pytest.mark.parametrize("pace", ["experiment", "measured"])
+@pytest.mark.parametrize("steps", [0, 1, 3, 2**53 - 1])
+def test_a_server_and_its_client_cannot_agree_on_other_steps(
+    steps: int, pace: str, tmp_path: Path
+) -> None:
+    """A round asks for 2, whatever pace they say they have: it has no deadline."""
     village = played(tmp_path)
     path, found = lines(tmp_path, "edge-0")
     client = min(found[1]["clients"])
@@ -92,6 +95,7 @@ def test_a_server_and_its_client_cannot_agree_on_other_steps(steps: int, tmp_pat
         word = line["clients"][client]
         word["statement"], word["signature"] = own["statement"], own["signature"]
         line["statement"]["came"][client] = hash_of(own["statement"])
+        line["statement"]["policy"]["pace"] = pace
     signed_again(village, "edge-0", found)
     rewritten(path, found)
     rewritten(its_path, its)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -208,6 +208,27 @@ def test_a_client_cannot_claim_more_steps_than_a_run_has(scheme: Scheme, tmp_pat
         for steps in (41, 2**31, 2**52):
             claim = {**stamp, "steps": steps}
             with pytest.raises(Refused, match="asks client 1 for"):
+                await village.edges[0].handle(Who("client", 1), "result", claim, body)
+        village.crash(0)
+
+    timeless.run(story())
+
+
+@pytest.mark.parametrize("pace", ["experiment", "measured"])
+def test_where_there_is_no_deadline_a_client_takes_the_steps_that_it_was_given(
+    pace: Literal["experiment", "measured"], tmp_path: Path
+) -> None:
+    """Whatever the policy: with fewer, it would have worked less than all who were honest."""
+    village = Village(SDFeel(tau1=3), network(), tmp_path, 40, Policy(pace=pace))
+
+    async def story() -> None:
+        village.start(0)
+        await asyncio.sleep(0)
+        body = village.federation.body(village.federation.initial)
+        stamp = {"round": 0, "sha256": digest(body), "federation": "f" * 64}
+        for steps in (0, 1, 2, 4, 40):
+            claim = {**stamp, "steps": steps}
+            with pytest.raises(Refused, match="asks client 1 for 3 steps"):
                 await village.edges[0].handle(Who("client", 1), "result", claim, body)
         village.crash(0)
 

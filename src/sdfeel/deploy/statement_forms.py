@@ -7,6 +7,7 @@ these may be able to end it, to keep it busy for ever, or to speak for another n
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from sdfeel.live.edge.policy import Policy
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.protocol import is_whole
 from sdfeel.live.statements import Statement, is_clients, is_hash
@@ -116,7 +117,7 @@ def wrong_steps(
     all earlier rounds are `known`.
     """
     most = max(iterations, int(turn.planned.max()))
-    exact = known and said["policy"]["pace"] == "experiment"
+    exact = known and not Policy(pace=said["policy"]["pace"]).own_pace(turn.work)
     for client, done in steps.items():
         right = int(turn.planned[client]) if exact else most
         if done > most or (exact and done != right):

@@ -358,7 +358,7 @@ class Cluster:
         self, turn: Turn, client: int, steps: int, header: Header, body: bytes | None
     ) -> None:
         planned = int(turn.planned[client])
-        exact = self.policy.pace == "experiment"
+        exact = not self.policy.own_pace(turn.work)
         if steps > self._most_steps(turn) or (exact and steps != planned):
             raise Refused(f"round {turn.k} asks client {client} for {planned} steps, got {steps}")
         try:
@@ -485,7 +485,7 @@ class Cluster:
             header["pull"] = turn.work.pull
         if not isinf(turn.work.clip):
             header["clip"] = turn.work.clip
-        if self.policy.pace == "measured" and not isinf(turn.work.deadline):
+        if self.policy.own_pace(turn.work):
             header |= {"steps": self._most_steps(turn), "deadline": turn.work.deadline}
         more, whole_body = handout.with_rows(client, body)
         if whole_body is not body:

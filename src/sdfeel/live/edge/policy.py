@@ -2,11 +2,13 @@
 
 from collections.abc import Container
 from dataclasses import dataclass
+from math import isinf
 from typing import Literal
 
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.network import Network
+from sdfeel.core.scheme import Work
 from sdfeel.core.tolerance import IGNORED, YES
 from sdfeel.live.transport.errors import Refused
 
@@ -48,6 +50,10 @@ class Policy:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.keep_models < 0:
             raise InputError(f"keep_models must be at least 0, got {self.keep_models}")
+
+    def own_pace(self, work: Work) -> bool:
+        """Do clients take as many steps as they can until a deadline, rather than a set number?"""
+        return self.pace == "measured" and not isinf(work.deadline)
 
 
 PATIENT = Policy()
