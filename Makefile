@@ -10,7 +10,7 @@ export PYTHONDONTWRITEBYTECODE :=
 TWO := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow test-many test-seeds test-busy test-lowest test-ray test-flower test-data test-byzfl test-firefox test-trackers test-device test-templates test-hosts test-image pairs chaos faults fidelity soak bench bench-peers figures screenshots lighthouse wheel docs lint types check coverage clean lint-js
+.PHONY: help demo test test-slow test-many test-seeds test-races test-busy test-lowest test-ray test-flower test-data test-byzfl test-firefox test-trackers test-device test-templates test-hosts test-image pairs chaos faults fidelity soak bench bench-peers figures screenshots lighthouse wheel docs lint types check coverage clean lint-js
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -41,6 +41,11 @@ test-many: $(VENV)/.dev ## try properties on MANY times as many inputs (20 by de
 
 test-seeds: $(VENV)/.dev ## run the tests of nodes on the virtual clock with SEEDS seeds of their random pauses
 	$(BIN)/python -m pytest $(TWO) -m 'not slow' --seeds $(SEEDS) $$(grep -lE 'village|timeless' tests/*/test_*.py)
+
+test-races: $(VENV)/.dev ## look for data races in compiled models, with GCC's thread sanitizer (minutes)
+	LD_PRELOAD=$$(g++ -print-file-name=libtsan.so) CXX='g++ -fsanitize=thread -g' OMP_NUM_THREADS=1 \
+	TSAN_OPTIONS='exitcode=66 report_signal_unsafe=0 die_after_fork=0' \
+	setarch -R $(BIN)/python -m pytest -n 0 -s -q $(or $(ONLY),tests/engine/native/test_crowds.py tests/engine/native/test_stream.py)
 
 test-busy: $(VENV)/.dev ## run the tests (or ONLY these) TIMES times while two busy loops run; no run may fail
 	tools/busy.sh $(TIMES) '$(ONLY)'
