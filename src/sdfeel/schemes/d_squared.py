@@ -10,7 +10,8 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.errors import at_least
+from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.gossip_weights import TOLERANCE
 from sdfeel.core.mixing import Mixing, average, broadcast, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
@@ -44,6 +45,7 @@ class DSquared:
         at_least("scheme.tau1", self.tau1, 1)
 
     def adapt(self, net: Network) -> Network:
+        check_mutual("d2", net)
         return replace(net, shelves=(TRAINED, BEFORE))
 
     def lanes(self, setting: Setting) -> tuple[Lane, ...]:
@@ -69,12 +71,38 @@ def corrected(net: Network) -> tuple[Mixing, Mixing]:
     return of_rows(rows), of_matrix(damped(net.mixing))
 
 
+def check_mutual(name: str, net: Network) -> None:
+    """Refuse weights of one's own that are not the same both ways, up to the servers' data.
+
+    Models would go round in circles then, and corrections by what mixing did to them would grow.
+    `name` is the scheme's.
+    """
+    if net.weights is None:  # the paper's are
+        return
+    to, of = net.weights.rows, net.weights.columns
+    there = net.mass[to] * net.weights.values
+    back = net.mass[of] * net.weights.get(of, to)
+    wrong = np.abs(there - back) > 1e-6  # as exact as a matrix must keep the mean
+    if wrong.any():
+        a, b = (int(each[wrong.argmax()]) for each in (to, of))
+        raise InputError(
+            f"scheme.name is {name}, which needs servers that weight each other in proportion to "
+            f"their data, but in the matrix of network.mixing servers {a} and {b} do not: "
+            f"sizes[{a}] * weights[{a}][{b}] must equal sizes[{b}] * weights[{b}][{a}], as with "
+            f"'metropolis'; or choose k-gt, which needs no such weights"
+        )
+
+
 def damped(weights: Floats) -> Floats:
     """The same mixing, made lazy where some models would oscillate too much.
+
+    On the border itself they never stop, on whichever side rounding puts them: a ring of 4 is on
+    it, and so are all graphs of two groups of equal size that are linked to all of the other.
 
     >>> damped(np.array([[0.0, 1.0], [1.0, 0.0]]))
     array([[0.5, 0.5],
            [0.5, 0.5]])
     """
     least = float(np.linalg.eigvals(weights).real.min())
-    return weights if least > LEAST_EIGENVALUE else (np.eye(len(weights)) + weights) / 2
+    far = least > LEAST_EIGENVALUE + TOLERANCE
+    return weights if far else (np.eye(len(weights)) + weights) / 2

@@ -25,6 +25,7 @@ from sdfeel.schemes.corrections import (
     per_gradient,
     per_round,
 )
+from sdfeel.schemes.d_squared import check_mutual
 
 NOW, LAST = Shelf("now", "client", "client"), Shelf("last", "client", "client")
 
@@ -53,6 +54,7 @@ class FreeTracking:
         check_trust(self.trust)
 
     def adapt(self, net: Network) -> Network:
+        check_mutual("free-tracking", net)
         return replace(net, shelves=(VARIATE, NOW, LAST))
 
     def lanes(self, setting: Setting) -> tuple[Lane, ...]:

@@ -31,6 +31,7 @@ from sdfeel.schemes.corrections import (
     per_gradient,
     per_round,
 )
+from sdfeel.schemes.d_squared import check_mutual
 from sdfeel.schemes.two_levels import TwoLevels
 
 BEFORE = Shelf("before", "server")  # the cluster's model before the servers met
@@ -111,6 +112,10 @@ class GossipMtgc(Tracking):
     tolerates: ClassVar[Tolerates] = GATHERED
     called: ClassVar[str] = "mtgc-gossip"
     shelves: ClassVar[tuple[Shelf, ...]] = SHELVES
+
+    def adapt(self, net: Network) -> Network:
+        check_mutual(self.called, net)
+        return super().adapt(net)
 
     def mix(self, view: View, done: Ints) -> Mix:
         if not self.meets(view):

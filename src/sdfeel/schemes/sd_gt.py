@@ -22,7 +22,7 @@ from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Mix, View
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.corrections import DIRECTION, VARIATE, Tracking, per_round
-from sdfeel.schemes.d_squared import damped
+from sdfeel.schemes.d_squared import check_mutual, damped
 from sdfeel.schemes.mtgc import BEFORE, GATHERED, averaged
 
 BETWEEN = Shelf("between", "server", start="zero")  # y
@@ -48,6 +48,11 @@ class SDGT(Tracking):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least("scheme.subnets", self.subnets, 1)
+
+    def adapt(self, net: Network) -> Network:
+        if self.subnets > 1:  # what is cut out of a matrix keeps the mean only if it is mutual
+            check_mutual(self.called, net)
+        return super().adapt(net)
 
     def mix(self, view: View, done: Ints) -> Mix:
         net, within = view.net, _within(view.net, self.subnets, self.alpha)
