@@ -23,6 +23,7 @@ from sdfeel.live.trust.authority import named_host
 from sdfeel.run.store import create
 
 PORT = 7400
+TOP = 1 << 16  # ports are below
 PAGES = 100  # from an edge server's port to that of its page for probes
 CLIENT_PAGES = 8500  # the port of the first client's
 
@@ -50,8 +51,8 @@ def init(
         ready = with_samples(ready, samples)
     servers = len(ready.decisions.net.servers)
     kinds = read_devices(devices, len(ready.net.samples))
-    create(directory)
     where = edge_addresses(servers, hosts)
+    create(directory)
     net = make(ready, directory, where, policy, with_data, kinds, CLIENT_PAGES)
     _write_monitoring(directory, where)
     for name in ("sdfeel-edge@.service", "sdfeel-client@.service"):
@@ -126,45 +127,77 @@ def with_samples(ready: Prepared, samples: Sequence[int]) -> Prepared:
 def edge_addresses(servers: int, hosts: Sequence[str]) -> dict[int, EdgeAddress]:
     """Where each edge server runs; several on one host get ports of their own.
 
+    A port that was asked for is kept, and nobody else on that host gets it.
+
     >>> [each.address for each in edge_addresses(3, ["a", "b:9000"]).values()]
     ['a:7400', 'b:9000', 'a:7401']
-    >>> [each.address for each in edge_addresses(4, ["a:7401", "a", "a", "b"]).values()]
+    >>> [each.address for each in edge_addresses(4, ["a", "a:7400", "a", "b"]).values()]
     ['a:7401', 'a:7400', 'a:7402', 'b:7400']
     >>> sixes = edge_addresses(3, ["fd00::5", "[fd00::6]:9000", "[::1]"])
     >>> [each.address for each in sixes.values()]
     ['[fd00::5]:7400', '[fd00::6]:9000', '[::1]:7400']
     """
-    names = list(hosts) or [f"edge-{d}" for d in range(servers)]
-    found: dict[int, EdgeAddress] = {}
-    taken = set()
-    for d in range(servers):
-        host, port = _host_and_port(names[d % len(names)])
-        while (host, port) in taken:
+    if len(hosts) > servers:
+        raise InputError(
+            f"--hosts has {len(hosts)} entries, but the number of edge servers is {servers}: "
+            f"name at most one host for each"
+        )
+    given = [_host_and_port(each) for each in hosts or [f"edge-{d}" for d in range(servers)]]
+    asked = [(_known_as(host), port) for host, port in given if port is not None]
+    twice = next((each for n, each in enumerate(asked) if each in asked[:n]), None)
+    if twice is not None:
+        raise InputError(
+            f"--hosts gives two edge servers the same host and port, {_address(*twice)}: give each "
+            f"a port of its own, or write only the host, which then gets ports from {PORT} on"
+        )
+    taken = set(asked)
+
+    def free(host: str, port: int) -> int:
+        """The first port from this one on that nobody has or asked for."""
+        while (_known_as(host), port) in taken:
             port += 1
-        taken.add((host, port))
-        version6 = ":" in host
-        address = f"[{host}]:{port}" if version6 else f"{host}:{port}"
-        page = f"127.0.0.1:{port + PAGES if port + PAGES < 1 << 16 else 0}"
-        listen = f"{'[::]' if version6 else '0.0.0.0'}:{port}"
-        found[d] = EdgeAddress(listen, address, (host,), page)
+        if port >= TOP:
+            raise InputError(f"no port is left for an edge server on {host}: give it a lower one")
+        taken.add((_known_as(host), port))
+        return port
+
+    ports = []
+    for d in range(servers):
+        host, port = given[d % len(given)]
+        ports.append(port if port is not None and d < len(given) else free(host, port or PORT))
+    found: dict[int, EdgeAddress] = {}
+    for d, port in enumerate(ports):
+        host, _ = given[d % len(given)]
+        page = f"127.0.0.1:{free(host, port + PAGES) if port + PAGES < TOP else 0}"
+        listen = f"{'[::]' if ':' in host else '0.0.0.0'}:{port}"
+        found[d] = EdgeAddress(listen, _address(host, port), (host,), page)
     return found
 
 
-def _host_and_port(text: str) -> tuple[str, int]:
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _known_as(host: str) -> str:
+    """The same text for two spellings of a host."""
+    return str(ipaddress.ip_address(host)) if _version6(host) else host.lower()
+
+
+def _host_and_port(text: str) -> tuple[str, int | None]:
     """A name, an IPv4 or an IPv6 address, each with or without a port."""
     host, colon, port = text.rpartition(":")
     if _version6(text.strip("[]")):
-        host, port = text.strip("[]"), str(PORT)
+        host, port, colon = text.strip("[]"), "", ""
     elif not colon:
-        host, port = port, str(PORT)
+        host, port = port, ""
     bare = host.strip("[]")
     sound = bare and (":" not in bare or _version6(bare))
-    if not sound or not port.isdigit() or not 0 < int(port) < 65536:
+    if not sound or (colon and (not port.isdecimal() or not 0 < int(port) < TOP)):
         raise InputError(
             f"'{text}' is not a host: write name or name:port, an IPv6 address as [address]:port"
         )
     named_host(bare)  # before anything is written
-    return bare, int(port)
+    return bare, int(port) if colon else None
 
 
 def _version6(text: str) -> bool:
