@@ -7,7 +7,7 @@ import networkx as nx
 import numpy as np
 
 from sdfeel.core.arrays import Floats
-from sdfeel.core.errors import InputError, at_least, of_kind, unknown, whole_number
+from sdfeel.core.errors import InputError, at_least, of_kind, said, unknown, whole_number
 from sdfeel.core.sparse import Sparse, reached
 
 TRIES = 200  # draws of a random graph before giving up on a connected one
@@ -118,8 +118,33 @@ def linked(
 
 
 def adjacency(graph: nx.Graph) -> Floats:
-    """(D, D) of any networkx graph, servers in the order of its nodes; loops are dropped."""
+    """(D, D) of any networkx graph, servers in the order of its nodes."""
+    _check_simple(graph)
     return _joined(graph).dense
+
+
+def _check_simple(graph: nx.Graph) -> None:
+    """Refuse what links between servers cannot be, rather than leave it out."""
+    ends = [(a, b) for a, b, *_ in graph.edges]
+    loop = next((a for a, b in ends if a == b), None)
+    if loop is not None:
+        raise InputError(
+            f"the graph joins {said(loop)} to itself, but servers are linked to others: remove "
+            f"such edges with graph.remove_edges_from(list(networkx.selfloop_edges(graph)))"
+        )
+    known = set(ends)
+    if len(known) < len(ends):
+        a, b = next(pair for pair in ends if graph.number_of_edges(*pair) > 1)
+        raise InputError(
+            f"the graph has {graph.number_of_edges(a, b)} edges between {said(a)} and {said(b)}, "
+            f"but two servers have one link or none: give networkx.Graph(graph)"
+        )
+    one_way = next((e for e in ends if e[::-1] not in known), None) if graph.is_directed() else None
+    if one_way is not None:
+        raise InputError(
+            f"the graph leads from {said(one_way[0])} to {said(one_way[1])} but not back, and "
+            f"links go both ways: give graph.to_undirected()"
+        )
 
 
 def _joined(graph: nx.Graph) -> Sparse:
