@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from sdfeel.commands import experiment_of, show
-from sdfeel.core import graphs, tolerance
+from sdfeel.core import graphs, peers, tolerance
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError, of_kind, said, unknown, whole_number
 from sdfeel.core.events import Event, Warned
 from sdfeel.core.gossip_weights import GOSSIP_RULES, weights_of
 from sdfeel.core.learning_rates import Curve
-from sdfeel.core.network import Network, clustered
+from sdfeel.core.network import Network, clustered, meeting_by
 from sdfeel.core.run_files import EVENTS
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.seeds import rng
@@ -80,9 +80,12 @@ def network(
     if not isinstance(mixing, str):
         given = _matrix("mixing", mixing, "a rule's name or a matrix")
         return replace(net, weights=given)  # type: ignore[arg-type]  # of any shape
-    if mixing not in GOSSIP_RULES:
-        raise unknown("mixing rule", mixing, GOSSIP_RULES)
-    return replace(net, weights=weights_of(GOSSIP_RULES[mixing], net.linked, net.mass))
+    if mixing in GOSSIP_RULES:
+        return replace(net, weights=weights_of(GOSSIP_RULES[mixing], net.linked, net.mass))
+    met = meeting_by(net, mixing, seed)
+    if met is None:
+        raise unknown("mixing rule", mixing, [*GOSSIP_RULES, *peers.NAMES, "a matrix"])
+    return met
 
 
 def _links(graph: Any) -> Floats | Sparse:

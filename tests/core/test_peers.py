@@ -8,14 +8,17 @@ import pytest
 import torch
 from numpy.testing import assert_allclose
 
+import sdfeel
 from sdfeel.core.arrays import Floats
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
+from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import meeting
 from sdfeel.core.network import Network, clustered
-from sdfeel.core.peers import Peers, exchanges, named, period
+from sdfeel.core.peers import NAMES, Peers, exchanges, named, period
 from sdfeel.experiment.build import prepare
+from sdfeel.experiment.build_network import build_mixing
 from sdfeel.experiment.loading import load
 from sdfeel.schemes import SCHEMES, SDFeel
 from sdfeel.sim.simulate import Simulation
@@ -148,3 +151,23 @@ def test_schemes_that_need_a_constant_matrix_refuse_sequences() -> None:
 def test_what_does_not_go_with_sequences_is_refused(more: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         prepare(load(None, settings("network.mixing=pairwise", more)))
+
+
+@pytest.mark.parametrize("name", [*GOSSIP_RULES, *NAMES, "base-4", "epidemic-3"])
+def test_a_program_and_a_file_know_the_same_rules_by_the_same_names(name: str) -> None:
+    x = torch.zeros(40, 2)
+    data = sdfeel.federate((x, x[:, 0].long()), (x, x[:, 0].long()), clients=8)
+    made = sdfeel.network(data, servers=4, graph="complete", mixing=name, seed=3)
+    section = ["network.clients=8", "network.servers=4", f"network.mixing={name}", "seed=3"]
+    wanted = build_mixing(load(None, section), replace(made, weights=None, peers=None))
+    assert made.peers == wanted.peers
+    np.testing.assert_array_equal(made.mixing, wanted.mixing)
+
+
+@pytest.mark.parametrize(("name", "meant"), [("base2", "base-2"), ("metroplis", "metropolis")])
+def test_an_unknown_rule_is_told_with_those_that_exist(name: str, meant: str) -> None:
+    x = torch.zeros(40, 2)
+    data = sdfeel.federate((x, x[:, 0].long()), (x, x[:, 0].long()), clients=8)
+    with pytest.raises(sdfeel.InputError, match=f"did you mean '{meant}'") as caught:
+        sdfeel.network(data, servers=4, graph="complete", mixing=name)
+    assert all(each in str(caught.value) for each in [*GOSSIP_RULES, *NAMES])

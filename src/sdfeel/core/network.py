@@ -1,7 +1,7 @@
 """Who exists, who reaches whom, and how neighbouring servers mix."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, TypeVar
 
@@ -15,10 +15,11 @@ from sdfeel.core.gossip_weights import (
     check_shape,
     check_weights,
     laplacian_weights,
+    metropolis,
     mixing_rate,
     weights_of,
 )
-from sdfeel.core.peers import Peers, check_links
+from sdfeel.core.peers import Peers, check_links, named
 from sdfeel.core.peers import rate as rate_of
 from sdfeel.core.sparse import Sparse, reached
 
@@ -270,6 +271,14 @@ class Network:
         """The server graph as pairs, lower number first."""
         pairs = zip(self.linked.rows.tolist(), self.linked.columns.tolist(), strict=True)
         return [(a, b) for a, b in pairs if a < b]
+
+
+def meeting_by(net: Network, name: str, seed: int) -> Network | None:
+    """`net` with servers that meet few at a time, by the rule of this name; None: there is none."""
+    peers = named(name, seed)
+    if peers is None:
+        return None
+    return replace(net, peers=peers, weights=weights_of(metropolis, net.linked, net.mass))
 
 
 def clustered(

@@ -10,9 +10,9 @@ from sdfeel.core.arrays import Ints, floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, unknown
-from sdfeel.core.gossip_weights import GOSSIP_RULES, laplacian_weights, metropolis, weights_of
+from sdfeel.core.gossip_weights import GOSSIP_RULES, laplacian_weights, weights_of
 from sdfeel.core.named import asked_for, imported, is_path, spelled
-from sdfeel.core.network import Network, clustered, square
+from sdfeel.core.network import Network, clustered, meeting_by, square
 from sdfeel.core.outages import Outages
 from sdfeel.core.peers import NAMES, named
 from sdfeel.core.scheme import innermost
@@ -343,9 +343,8 @@ def build_mixing(experiment: Experiment, net: Network) -> Network:
             if callable(found):
                 return replace(net, weights=weights_of(found, net.linked, net.mass))
             return replace(net, weights=floats(np.asarray(found)))  # type: ignore[arg-type]  # of any shape
-    net = with_peers(experiment, net)
-    if net.peers is not None:
-        return replace(net, weights=weights_of(metropolis, net.linked, net.mass))
+    if (met := meeting_by(net, found, experiment.seed)) is not None:
+        return met
     if Path(found).suffix or Path(found).is_file():
         return replace(net, weights=read_matrix(Path(found)))  # type: ignore[arg-type]  # of any shape
     raise unknown("mixing rule", found, [*GOSSIP_RULES, *NAMES, "a file .csv, .json or .npy"])
