@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.errors import InputError, said, unknown
 from sdfeel.data.federated import Examples
 
 Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, targets) -> the mean loss
@@ -124,6 +124,30 @@ DECILE = 0.1
 def measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> float:
     """What a metric says: one number; InputError names the metric that gives something else."""
     return _one_number(f"metric '{name}'", metric(outputs, targets))
+
+
+def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
+    """Refuse a loss that gives what training cannot follow back to the model's outputs.
+
+    One that fails on these examples is not judged here: it may be fine on those that it gets.
+    """
+    asked = outputs.detach().requires_grad_()
+    try:
+        found: Any = loss(asked, targets)
+    except Exception:  # somebody else's code may raise anything
+        return
+    if not isinstance(found, Tensor):
+        what, so = said(found), "return the tensor itself, without .item(), float() or NumPy"
+    elif found.numel() != 1:
+        what, so = f"a tensor of shape {tuple(found.shape)}", "return its mean"
+    elif not found.requires_grad:
+        what = "a tensor that is cut off from the model's outputs"
+        so = "compute it from them without .detach(), .item(), torch.no_grad() or NumPy"
+    else:
+        return
+    raise InputError(
+        f"training.loss must give one number that torch can differentiate, got {what}: {so}"
+    )
 
 
 def _one_number(name: str, found: Any) -> float:

@@ -65,7 +65,7 @@ from sdfeel.experiment.build_network import (
     with_servers,
 )
 from sdfeel.experiment.build_prices import build_cost, kind_of_rates, says
-from sdfeel.experiment.build_training import build_engine, build_workload, preset_of
+from sdfeel.experiment.build_training import build_engine, build_workload, check_own_loss, preset_of
 from sdfeel.experiment.effects import Case
 from sdfeel.experiment.files import text_of
 from sdfeel.experiment.loading import hinted, rule_of
@@ -281,6 +281,8 @@ def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
     if data.test.first.shape != data.train.first.shape:  # a model may take both
         zoo.check_fit(module, data.test.first, 0)
     workload = build_workload(experiment, data, module)
+    if workload.training.loss not in LOSSES.values():
+        check_own_loss(workload)
     engine, why = build_engine(experiment, workload)
     packing = None
     if experiment.compression != DEFAULTS.compression or experiment.privacy.protects == "clients":

@@ -13,11 +13,13 @@ from sdfeel.core.scheme import Local
 from sdfeel.data.federated import Federated
 from sdfeel.engine import optimizers
 from sdfeel.engine.base import ModuleEngine, Penalty, PrivateSteps, Training, Workload, penalties
+from sdfeel.engine.evaluate import check_loss
 from sdfeel.engine.parts import Personal
 from sdfeel.engine.personal import PersonalEngine
 from sdfeel.engine.select import choose
 from sdfeel.experiment.build_data import build_loss, known_metrics, sample, with_tests
 from sdfeel.experiment.schema import Experiment
+from sdfeel.models.zoo import taken
 from sdfeel.radio import latency
 
 
@@ -84,6 +86,22 @@ def build_workload(
         ),
         tests=None if data.tests is None else with_tests(data, asked.test_examples, seed).tests,
     )
+
+
+def check_own_loss(workload: Workload) -> None:
+    """Refuse a loss that training cannot follow, by the outputs for a first batch of examples."""
+    module, training = workload.module, workload.training
+    x, y = workload.train.block(0, training.batch_size)
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            outputs = module(taken(module, x))
+    except Exception:  # the same examples may be fine in the order in which clients have them
+        return
+    finally:
+        module.train(was_training)
+    check_loss(training.loss, outputs, y.to(outputs.dtype) if y.is_floating_point() else y)
 
 
 def build_engine(experiment: Experiment, workload: Workload) -> tuple[ModuleEngine, str]:
