@@ -112,6 +112,25 @@ def at_least(name: str, value: float, least: float) -> None:
         raise InputError(f"{name} must be at least {least}, got {value}")
 
 
+MOST = 10**6
+
+
+def repeated(name: str, value: int, what: str) -> None:
+    """Check how often something is done, one by one, within a single round: not for ever.
+
+    >>> repeated("tau1", 10**12, "local iterations")
+    Traceback (most recent call last):
+    sdfeel.core.errors.InputError: tau1 must be at most 1,000,000, got 1,000,000,000,000: a single \
+round with that many local iterations would hardly ever end
+    """
+    at_least(name, value, 1)
+    if value > MOST:
+        raise InputError(
+            f"{name} must be at most {MOST:,}, got {value:,}: a single round with that many "
+            f"{what} would hardly ever end"
+        )
+
+
 def whole_number(name: str, value: Any, least: int) -> None:
     """
     >>> whole_number("seeds", 2.5, 1)

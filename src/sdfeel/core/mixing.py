@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sdfeel.core.arrays import Bools, Floats, Ints, floats, ints
-from sdfeel.core.errors import InputError, at_least, of_kind, said
+from sdfeel.core.errors import InputError, of_kind, repeated, said
 from sdfeel.core.gossip_weights import TOLERANCE
 from sdfeel.core.link_times import Link
 from sdfeel.core.network import Network
@@ -53,7 +53,7 @@ class Mixing:
     sent: Ints | None = None  # (M, 2) messages (row, to whom); None: one per entry
 
     def __post_init__(self) -> None:
-        at_least("hops", self.hops, 1)
+        repeated("hops", self.hops, "exchanges")
         for name in ("rows", "starts", "sources"):
             object.__setattr__(self, name, ints(getattr(self, name)))
         object.__setattr__(self, "weights", floats(self.weights))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, get_args
 
 from sdfeel.core.arrays import Floats
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, at_least, repeated
 
 Moments = Literal["adam", "yogi", "adagrad"]
 Spans = tuple[tuple[int, int], ...]  # (begin, end) of the numbers in a row, ascending
@@ -77,7 +77,7 @@ class Geometric(AnyRule):
     steps: Annotated[int, "of Weiszfeld"] = 3
 
     def __post_init__(self) -> None:
-        at_least("a geometric median's steps", self.steps, 1)
+        repeated("a geometric median's steps", self.steps, "steps")
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Clipped(AnyRule):
     def __post_init__(self) -> None:
         if self.radius is not None:
             _positive("a clip's radius", self.radius)
-        at_least("a clip's steps", self.steps, 1)
+        repeated("a clip's steps", self.steps, "steps")
 
 
 @dataclass(frozen=True)

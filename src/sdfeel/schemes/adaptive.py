@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, at_least, repeated
 from sdfeel.core.mixing import Mixing, average, broadcast, collect, gossip
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Estimates, Facts, Lane, Mix, Setting, View, Work, check_kinds
@@ -55,8 +55,8 @@ class Adaptive:
         check_kinds(self)
         at_least("scheme.every", self.every, 1)
         if self.alpha is not None:
-            at_least("scheme.alpha", self.alpha, 1)
-        at_least("scheme.tau_max", self.tau_max, 1)
+            repeated("scheme.alpha", self.alpha, "exchanges")
+        repeated("scheme.tau_max", self.tau_max, "local iterations")
         for name in ("budget", "phi"):
             if not getattr(self, name) > 0:
                 raise InputError(f"scheme.{name} must be above 0, got {getattr(self, name):g}")

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, repeated
 from sdfeel.core.mixing import Mixing, broadcast, broadcast_within, star_among
 from sdfeel.core.network import Network
 from sdfeel.core.portable import dot
@@ -67,7 +67,7 @@ class AsyncSDFeel:
         if isinstance(self.deadline, list | np.ndarray):  # as programs write several numbers
             object.__setattr__(self, "deadline", tuple(np.asarray(self.deadline).tolist()))
         check_kinds(self)
-        at_least("scheme.theta_min", self.theta_min, 1)
+        repeated("scheme.theta_min", self.theta_min, "local iterations")
         trust(self.psi, np.zeros(1, dtype=np.int64), self.psi_a, self.psi_b)
         given = self.deadline if isinstance(self.deadline, tuple) else (self.deadline,)
         for seconds in given:

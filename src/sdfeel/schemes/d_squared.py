@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, repeated
 from sdfeel.core.gossip_weights import TOLERANCE
 from sdfeel.core.mixing import Mixing, average, broadcast, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
@@ -42,7 +42,7 @@ class DSquared:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.tau1", self.tau1, 1)
+        repeated("scheme.tau1", self.tau1, "local iterations")
 
     def adapt(self, net: Network) -> Network:
         check_mutual("d2", net)

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, repeated
 from sdfeel.core.mixing import Mixing, average, broadcast, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds, one_server
@@ -45,7 +45,7 @@ class OneByOne:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.tau1", self.tau1, 1)
+        repeated("scheme.tau1", self.tau1, "local iterations")
         self.counts(0)
 
     def lanes(self, setting: Setting) -> tuple[Lane, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, at_least, repeated
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import (
@@ -37,7 +37,7 @@ class FedAvg:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.tau1", self.tau1, 1)
+        repeated("scheme.tau1", self.tau1, "local iterations")
         if self.participants is not None:
             at_least("scheme.participants", self.participants, 1)
 

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, repeated
 from sdfeel.core.mixing import broadcast, collect, meeting
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds, some_of
@@ -48,8 +48,8 @@ class FedCS:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.tau1", self.tau1, 1)
-        at_least("scheme.alpha", self.alpha, 1)
+        repeated("scheme.tau1", self.tau1, "local iterations")
+        repeated("scheme.alpha", self.alpha, "exchanges")
         if not 0 < self.fraction <= 1:
             raise InputError(
                 f"scheme.fraction must be above 0 and at most 1, got {self.fraction:g}"

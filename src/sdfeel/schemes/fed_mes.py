@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, repeated
 from sdfeel.core.mixing import average
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
@@ -35,7 +35,7 @@ class FedMes:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.tau1", self.tau1, 1)
+        repeated("scheme.tau1", self.tau1, "local iterations")
         if not self.overlap_weight > 0:
             raise InputError(f"scheme.overlap_weight must be above 0, got {self.overlap_weight:g}")
 

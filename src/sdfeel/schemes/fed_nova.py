@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, repeated
 from sdfeel.core.mixing import Mixing, broadcast, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.portable import dot
@@ -36,7 +36,7 @@ class FedNova:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.theta_min", self.theta_min, 1)
+        repeated("scheme.theta_min", self.theta_min, "local iterations")
         if not 0 <= self.server_momentum < 1:
             raise InputError(
                 f"scheme.server_momentum must be at least 0 and below 1, got "

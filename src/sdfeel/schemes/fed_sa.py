@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, at_least, repeated
 from sdfeel.core.mixing import average, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.portable import dot
@@ -49,7 +49,7 @@ class FedSA:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.tau1", self.tau1, 1)
+        repeated("scheme.tau1", self.tau1, "local iterations")
         at_least("scheme.rate_limit", self.rate_limit, 1)
         if self.quota is not None:
             at_least("scheme.quota", self.quota, 1)

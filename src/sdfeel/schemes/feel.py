@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, at_least, repeated
 from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import (
@@ -47,7 +47,7 @@ class Feel:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.tau1", self.tau1, 1)
+        repeated("scheme.tau1", self.tau1, "local iterations")
         at_least("scheme.scheduled", self.scheduled, 1)
         if self.pool_size is not None:
             at_least("scheme.pool_size", self.pool_size, 1)

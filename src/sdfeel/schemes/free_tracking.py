@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import at_least
+from sdfeel.core.errors import repeated
 from sdfeel.core.mixing import broadcast, collect, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
@@ -49,8 +49,8 @@ class FreeTracking:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.tau1", self.tau1, 1)
-        at_least("scheme.alpha", self.alpha, 1)
+        repeated("scheme.tau1", self.tau1, "local iterations")
+        repeated("scheme.alpha", self.alpha, "exchanges")
         check_trust(self.trust)
 
     def adapt(self, net: Network) -> Network:

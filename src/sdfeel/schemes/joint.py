@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints, floats
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, at_least, repeated
 from sdfeel.core.mixing import broadcast, collect, meeting
 from sdfeel.core.network import Network
 from sdfeel.core.portable import log2
@@ -46,8 +46,8 @@ class JointScheduling:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.tau1", self.tau1, 1)
-        at_least("scheme.alpha", self.alpha, 1)
+        repeated("scheme.tau1", self.tau1, "local iterations")
+        repeated("scheme.alpha", self.alpha, "exchanges")
         if not self.divergence >= 0:
             raise InputError(f"scheme.divergence must be at least 0, got {self.divergence:g}")
         if self.max_wait is not None:

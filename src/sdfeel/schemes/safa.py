@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Bools, Floats, Ints
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, at_least, repeated
 from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds, one_server
@@ -53,7 +53,7 @@ class Safa:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.tau1", self.tau1, 1)
+        repeated("scheme.tau1", self.tau1, "local iterations")
         at_least("scheme.tolerance", self.tolerance, 0)
         if not 0 < self.fraction <= 1:
             raise InputError(

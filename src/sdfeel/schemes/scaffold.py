@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Ints
-from sdfeel.core.errors import at_least
+from sdfeel.core.errors import repeated
 from sdfeel.core.mixing import broadcast
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work, check_kinds, one_server
@@ -85,7 +85,7 @@ class Scaffnew:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.tau1", self.tau1, 1)
+        repeated("scheme.tau1", self.tau1, "local iterations")
         check_trust(self.trust)
 
     def adapt(self, net: Network) -> Network:

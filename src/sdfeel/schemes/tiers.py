@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar
 import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints
-from sdfeel.core.errors import InputError, at_least
+from sdfeel.core.errors import InputError, at_least, repeated
 from sdfeel.core.mixing import Mixing, broadcast, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
@@ -50,7 +50,7 @@ class Tiers:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.theta_min", self.theta_min, 1)
+        repeated("scheme.theta_min", self.theta_min, "local iterations")
         at_least("scheme.tier", self.tier, 0)
         if not 0 <= self.momentum < 1:
             raise InputError(

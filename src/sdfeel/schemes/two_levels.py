@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from sdfeel.core.errors import at_least
+from sdfeel.core.errors import at_least, repeated
 from sdfeel.core.mixing import broadcast
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Lane, Setting, View, Work, check_kinds
@@ -18,7 +18,7 @@ class TwoLevels:
 
     def __post_init__(self) -> None:
         check_kinds(self)
-        at_least("scheme.tau1", self.tau1, 1)
+        repeated("scheme.tau1", self.tau1, "local iterations")
         at_least("scheme.tau2", self.tau2, 1)
 
     def adapt(self, net: Network) -> Network:
@@ -44,4 +44,4 @@ class Gossiping(TwoLevels):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("scheme.alpha", self.alpha, 1)
+        repeated("scheme.alpha", self.alpha, "exchanges")
