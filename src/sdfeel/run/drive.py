@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from sdfeel.engine.base import Scores
 from sdfeel.engine.evaluate import Groups
 from sdfeel.engine.personal import PersonalEngine
 from sdfeel.models.flat import raw
+from sdfeel.run.alarm import Alarm
 from sdfeel.sim.simulate import Simulation
 
 PATIENCE = 1000  # rounds of all lanes in which no model reaches a server
@@ -95,10 +97,12 @@ class Drive:
         personal: PersonalEngine | None = None,  # where clients have models of their own
         confusion: Callable[[Tensor], Confusion] = lambda model: (),
         also: Callable[[Tensor], dict[str, float]] = lambda model: {},  # measured of the model
+        alarm: Alarm | None = None,  # when the loss leaves all bounds
     ) -> None:
         self.scheme_name, self.simulation, self.goals = scheme_name, simulation, goals
         self.why, self._estimates, self._groups = why, estimates, groups
         self._personal, self._confusion, self._also = personal, confusion, also
+        self.alarm = alarm
         self.accuracy = accuracy  # the newest measured
         self.figures: Mapping[str, float] = {}  # the scheme's own, of the newest round
         self.standstill = Standstill(simulation.decisions, idle, simulation.state.iterations)
@@ -143,7 +147,12 @@ class Drive:
             home=tuple(sim.net.home.tolist()),
             places=sim.net.places or (),
         )
-        return [started, self._evaluate()] if sim.state.number == 0 else [started]
+        if sim.state.number:
+            return [started]
+        measured = self._evaluate()
+        if self.alarm is not None and isfinite(measured.loss):
+            self.alarm.first = measured.loss
+        return [started, measured]
 
     def step(self) -> list[Event]:
         """One round, and the measurement if one is due."""
@@ -153,7 +162,11 @@ class Drive:
         events: list[Event] = [*(Warned(text) for text in self.simulation.news()), done]
         last = self.reason is not None
         if last or done.number % self.goals.evaluate_every == 0:
-            events.append(self._evaluate(last))
+            measured = self._evaluate(last)
+            events.append(measured)
+            if self.alarm is not None:
+                said = self.alarm.after(measured.loss, self.simulation.model)
+                events += [] if said is None else [Warned(said)]
         return events
 
     def finish(self) -> Finished:

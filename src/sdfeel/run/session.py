@@ -7,6 +7,7 @@ from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 from safetensors.torch import load_file, save
 from torch import Tensor
@@ -27,6 +28,7 @@ from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run import provenance, store, theorem
+from sdfeel.run.alarm import alarm
 from sdfeel.run.checkpoint import Checkpoints, load_checkpoint
 from sdfeel.run.drive import Drive, Goals
 from sdfeel.run.provenance import Continued, Provenance
@@ -204,7 +206,7 @@ class Session:
         if self.experiment.evaluation.estimates:
             covered = theorem.covered(self.prepared)
             self._estimating = Estimating(covered, extra.get("estimates"))
-        drive = self._drive(state, extra.get("accuracy"), extra.get("idle", 0))
+        drive = self._drive(state, extra)
         notes = self._notes() if saved is None else ()
         log = store.Log(self.directory, keep=extra.get("log_bytes", 0))
         try:
@@ -320,14 +322,16 @@ class Session:
             "experiment": self.experiment.fingerprint,
             "bits": self.prepared.engine.bits,
             "estimates": None if self._estimating is None else self._estimating.record,
+            "loss": None if drive.alarm is None else drive.alarm.first,
         }
         self._checkpoints.save(drive.simulation.state, extra, whole)
         self._writing += time.perf_counter() - begin
 
-    def _drive(self, state: State | None, accuracy: float | None, idle: int) -> Drive:
+    def _drive(self, state: State | None, extra: Mapping[str, Any]) -> Drive:
+        known = extra.get("accuracy"), self._estimating, extra.get("idle", 0), extra.get("loss")
         simulation = self.prepared.simulation(self._engine, state)
         self._simulation = simulation
-        return drive_of(self.prepared, simulation, accuracy, self._estimating, idle)
+        return drive_of(self.prepared, simulation, *known)
 
     def weights(self) -> dict[str, Tensor] | None:
         """The model as trained so far; None before the beginning."""
@@ -343,6 +347,7 @@ def drive_of(
     accuracy: float | None = None,
     estimating: Estimating | None = None,
     idle: int = 0,
+    loss: float | None = None,  # at the beginning, if it is to be watched
 ) -> Drive:
     """Drives a simulation to the goals of its experiment."""
     experiment = ready.experiment
@@ -355,7 +360,8 @@ def drive_of(
     )
     own = ready.groups, ready.personal, ready.confusion, ready.also_measured
     name, more = experiment.scheme.label, own
-    return Drive(name, simulation, goals, ready.why, accuracy, estimating, idle, *more)
+    watched = alarm(ready, loss)
+    return Drive(name, simulation, goals, ready.why, accuracy, estimating, idle, *more, watched)
 
 
 def start(experiment: Experiment, directory: Path) -> Session:
