@@ -5,6 +5,8 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from copy import copy
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import FrameType
@@ -13,13 +15,49 @@ from typing import Annotated, Any, Literal, TextIO
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
+from rich.table import Table
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import sayable
 
+NARROW = 8  # letters of a text that may be folded anywhere
+
+
+class Tables(Console):
+    """A console whose tables lose nothing: where a window is too narrow, it wraps their lines."""
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        usual = self._width
+        needed = [self._needed(each) for each in objects if isinstance(each, Table)]
+        self._width = max(self.width, *needed) if needed else usual
+        try:
+            super().print(*objects, **how)
+        finally:
+            self._width = usual
+
+    def _needed(self, table: Table) -> int:
+        """The width in which no cell is cut off, once words are folded rather than shortened."""
+        endless, least = self.options.update(width=1 << 12), []
+        for column in table.columns:
+            cells = [
+                Measurement.get(self, endless, each) for each in (column.header, *column.cells)
+            ]
+            whole = max((each.maximum for each in cells if column.no_wrap), default=0)
+            words = max(each.minimum for each in cells)
+            least.append(max(whole, words if column.overflow != "fold" else min(words, NARROW)))
+            column.overflow = "fold"
+        given = [
+            replace(column, width=width) for column, width in zip(table.columns, least, strict=True)
+        ]
+        shaped = copy(table)
+        shaped.columns = given
+        return Measurement.get(self, endless, shaped).minimum
+
+
 people = Console(stderr=True)  # progress and remarks
-results = Console()  # what the user asked for
+results = Tables()  # what the user asked for
 
 ExperimentFile = Annotated[
     Path | None,
