@@ -1,5 +1,6 @@
 """Methods that cancel drift, against their textbook versions and on problems with known optima."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -7,15 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.decide import Decisions
 from sdfeel.core.graphs import links
+from sdfeel.core.learning_rates import Curve, Schedule, constant, linear, step
 from sdfeel.core.mixing import of_rows
 from sdfeel.core.network import Network, Shelf, clustered
-from sdfeel.core.outages import Outages
+from sdfeel.core.outages import Change, Outages
 from sdfeel.core.scheme import Around, Local, Scheme, View, Work
 from sdfeel.core.sparse import Sparse
+from sdfeel.engine.base import Task
 from sdfeel.schemes import (
     KGT,
     SDGT,
@@ -35,6 +41,7 @@ from sdfeel.schemes.d_squared import damped
 from sdfeel.schemes.sampling import Sampling, sampled
 from sdfeel.sim.simulate import Simulation
 from sdfeel.sim.state import ModelRows
+from tests.examples import examples
 from tests.quadratic import QuadraticEngine
 from tests.sim.test_simulate import cost
 
@@ -458,3 +465,53 @@ def test_rows_are_as_a_matrix_would_hold_them() -> None:
     matrix[-8:] = 0
     matrix[[-9, -10, -11, -12]] = matrix[:4].clone()
     assert torch.equal(rows.dense(), matrix)
+
+
+class Slopes(QuadraticEngine):
+    """Losses that are straight lines: a client's gradient is its centre, wherever it is."""
+
+    def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
+        for task in tasks:
+            slope = self.centres[task.client]
+            slope = slope if task.shift is None else slope + task.shift
+            yield task.start - task.steps * task.rate * self.rate * slope
+
+
+@examples(40)
+@given(
+    kind=st.sampled_from([Mtgc, SDGT, GossipMtgc, FreeTracking]),
+    tau2=st.integers(1, 3),
+    subnets=st.integers(1, 4),
+    away=st.lists(st.booleans(), min_size=16, max_size=16),
+    curve=st.sampled_from([constant(), step(every=2, factor=0.3), linear()]),
+    warmup=st.integers(0, 6),
+)
+def test_clusters_that_have_met_move_alike_until_they_meet_again(
+    kind: Any, tau2: int, subnets: int, away: list[bool], curve: Curve, warmup: int
+) -> None:
+    """Where gradients stay as they are, one meeting tells all: however long ago the last one was,
+    because the cloud was away, and whatever the learning rate was meanwhile."""
+    problem = Problem(seed=7, graph="complete", samples=10)
+    engine = Slopes(problem.engine.centres, RATE, problem.engine.weights)
+    options = {} if kind is FreeTracking else {"tau2": tau2}
+    options |= {"subnets": subnets} if kind is SDGT else {}
+    tau2 = options.get("tau2", 1)
+    gone = [Change(k, "round", (), up=not each) for k, each in enumerate(away)]
+    outages = Outages(tuple(gone)) if kind in (Mtgc, SDGT) else None
+    local = Local(RATE, schedule=Schedule(curve, 60, warmup, "round"))
+    scheme = kind(trust=0, tau1=2, **options)
+    decisions = Decisions.of(scheme, problem.net, cost(8), local=local, outages=outages)
+    simulation, met = Simulation(decisions, engine), False
+    group = np.arange(4) * subnets // 4 if kind is SDGT else np.arange(4)
+    for k, gone_now in enumerate(away):
+        before = simulation.state.servers.numpy().copy()
+        next(simulation)
+        moved = simulation.state.servers.numpy() - before
+        if (k + 1) % tau2 == 0 and (outages is None or not gone_now):
+            met = True
+        elif met:
+            means = np.stack([moved[group == each].mean(axis=0) for each in np.unique(group)])
+            np.testing.assert_allclose(means, means[[0]].repeat(len(means), 0), atol=1e-12)
+        if met and kind in (GossipMtgc, FreeTracking) and tau2 == 1:
+            slope = engine.centres.numpy().mean(axis=0) * local.at(k, 2).factor * RATE * 2
+            np.testing.assert_allclose(moved, -slope[None].repeat(4, 0), atol=1e-12)

@@ -139,6 +139,7 @@ class Decisions:
         measured: Estimates | None = None,
         net: Network | None = None,
         cost: Cost | None = None,
+        cloud: bool = True,
     ) -> View:
         """What the scheme may know in round `k` of its lane `number`."""
         prices, steady = self.cost if cost is None else cost, self.local.schedule is None
@@ -155,6 +156,7 @@ class Decisions:
             step_seconds=prices.step_seconds,
             link_times=prices.link_times,
             local=self.local if steady else self.local.at(k, self._length(number)),
+            cloud=cloud,
         )
 
     @cached_property
@@ -280,7 +282,7 @@ class Decisions:
             "memory": memory,
             "measured": measured,
         }
-        view = self.view(number, k, clocks, **known, net=net, cost=cost)
+        view = self.view(number, k, clocks, **known, net=net, cost=cost, cloud=state.cloud)
         work, done, spent, mix, lost = self.plan(view, cost)
         if self.least and self.outages is not None and not away and not len(work.down.rows):
             away = True  # too few are there for any sum

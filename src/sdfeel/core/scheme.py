@@ -47,6 +47,10 @@ class Local:
         factor = self.schedule.factor(k, length)
         return replace(self, rate=self.rate * factor, factor=factor)
 
+    def again(self, k: int, length: float) -> "Local":
+        """The step in another round than the one that this step belongs to."""
+        return replace(self, rate=self.rate / self.factor, factor=1.0).at(k, length)
+
     def gradients(self, iterations: Ints, samples: Floats) -> Ints:
         """Gradients that clients with this many examples take in this many iterations each.
 
@@ -109,6 +113,7 @@ class View:
     measured: Estimates | None = None  # in the last round whose `work` asked for it
     patience: float = inf  # seconds that a round waits for models, at most
     drawn: Ints | None = None  # the clients that may take part (`schemes.sampling`); None: all
+    cloud: bool = True  # is it there, if the scheme has one?
 
     @property
     def clients(self) -> Ints:

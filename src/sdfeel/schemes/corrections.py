@@ -17,7 +17,7 @@ from sdfeel.core.link_times import Link
 from sdfeel.core.mixing import Mixing, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.portable import dot
-from sdfeel.core.scheme import Facts, Local, View, Work
+from sdfeel.core.scheme import Facts, Local, Mix, View, Work
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
 from sdfeel.schemes.d_squared import damped
 from sdfeel.schemes.fed_nova import norm
@@ -94,11 +94,35 @@ def per_gradient(view: View, who: Ints, steps: Ints) -> Floats:
     return floats(1 / (local.rate * norm(gradients, local)))
 
 
-def per_round(view: View, steps: int) -> float:
-    """What turns a cluster's move in a round of `steps` steps into a gradient, the same for all."""
+def per_round(view: View, steps: int, ago: int = 0) -> float:
+    """What turns a cluster's move in a round of `steps` steps into a gradient, the same for all.
+
+    The round is this one, or that many rounds `ago`, when the learning rate may have been another.
+    """
+    if ago and view.local.schedule is not None:
+        view = view.seen(local=view.local.again(view.k - ago, steps))
     net, who = view.net, view.net.clients
     scale = 1 / per_gradient(view, who, np.full(len(who), steps))
     return float(net.samples[who].sum() / dot(net.samples[who], scale))
+
+
+def per_meeting(view: View, steps: int, rounds: int) -> float:
+    """The same for its move in all `rounds` rounds since the servers last met, with this one."""
+    if view.local.schedule is None:
+        return per_round(view, steps) / rounds
+    return 1 / sum(1 / per_round(view, steps, ago) for ago in range(rounds))
+
+
+def since_met(view: View, tau2: int) -> int:
+    """Rounds since the servers last met in the cloud, which may have been away, with this one."""
+    return int(view.memory.get("since", view.k % tau2)) + 1
+
+
+def counting(mix: Mix, view: View, tau2: int, meets: bool) -> Mix:
+    """The same, remembering how long ago the servers met where the cloud was away since then."""
+    rounds = 0 if meets and view.cloud else since_met(view, tau2)
+    usual = (view.k + 1) % tau2
+    return mix if rounds == usual else replace(mix, memory={"since": floats(rounds)})
 
 
 @lru_cache(maxsize=16)

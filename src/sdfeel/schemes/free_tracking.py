@@ -61,14 +61,18 @@ class FreeTracking:
         return (setting.servers,)
 
     def work(self, view: View) -> Work:
-        net, scale = view.net, per_round(view, self.tau1)
+        net, scale = view.net, self._way(view)
         own, now, last = (net.shelf(each.name).tolist() for each in (VARIATE, NOW, LAST))
         rows = {i: {last[i]: scale, now[i]: -scale, own[i]: -1.0} for i in net.clients.tolist()}
         by = of_rows(rows, "client-server")
         return corrected("free-tracking", view, Work(broadcast(net), self.tau1), self.trust, by)
 
+    def _way(self, view: View) -> float:
+        """What turns a model's move in the last round, which clients see now, into a gradient."""
+        return per_round(view, self.tau1, ago=min(view.k, 1))
+
     def mix(self, view: View, done: Ints) -> Mix:
-        net, who, way = view.net, done.nonzero()[0], per_round(view, self.tau1)
+        net, who, way = view.net, done.nonzero()[0], self._way(view)
         own, now, last = (net.shelf(each.name).tolist() for each in (VARIATE, NOW, LAST))
         rows = {d: dict(zip(s.tolist(), w.tolist(), strict=True)) for d, s, w in collect(net, who)}
         for i, each in zip(who.tolist(), per_gradient(view, who, done[who]).tolist(), strict=True):

@@ -27,9 +27,11 @@ from sdfeel.schemes.corrections import (
     calm_gossip,
     check_trust,
     corrected,
+    counting,
     learned,
     per_gradient,
-    per_round,
+    per_meeting,
+    since_met,
 )
 from sdfeel.schemes.d_squared import check_mutual
 from sdfeel.schemes.two_levels import TwoLevels
@@ -62,7 +64,7 @@ def met(view: View, meeting: Mixing, tau1: int, rounds: int) -> tuple[Mixing, ..
     net = view.net
     if len(net.present) == 1:
         return (meeting,)  # nobody differs from it, but its model travels as in hierfavg
-    scale = per_round(view, tau1) / rounds
+    scale = per_meeting(view, tau1, rounds)
     before, ways = net.shelf(BEFORE.name).tolist(), net.shelf(DIRECTION.name).tolist()
     keep = of_rows({before[d]: {d: 1.0} for d in net.servers})
     correct = {ways[d]: {ways[d]: 1.0, before[d]: scale, d: -scale} for d in net.servers}
@@ -100,9 +102,9 @@ class Mtgc(TwoLevels):
         return corrected("mtgc", view, super().work(view), self.trust)
 
     def mix(self, view: View, done: Ints) -> Mix:
-        if not self.meets(view):
-            return averaged(view, done)
-        return averaged(view, done, *met(view, cloud_average(view.net), self.tau1, self.tau2))
+        meets, rounds = self.meets(view), since_met(view, self.tau2)
+        stages = met(view, cloud_average(view.net), self.tau1, rounds) if meets else ()
+        return counting(averaged(view, done, *stages), view, self.tau2, meets)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,14 @@ from sdfeel.core.mixing import Mixing, Relay, cloud_average, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Mix, View
 from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
-from sdfeel.schemes.corrections import DIRECTION, VARIATE, Tracking, per_round
+from sdfeel.schemes.corrections import (
+    DIRECTION,
+    VARIATE,
+    Tracking,
+    counting,
+    per_meeting,
+    since_met,
+)
 from sdfeel.schemes.d_squared import check_mutual, damped
 from sdfeel.schemes.mtgc import BEFORE, GATHERED, averaged
 
@@ -62,10 +69,10 @@ class SDGT(Tracking):
         if within is not None:
             stages = (within, _passed(net, self.tau2))
         if self.meets(view):
-            scale = per_round(view, self.tau1) / self.tau2
+            scale = per_meeting(view, self.tau1, since_met(view, self.tau2))
             stages += () if within is None else _tracked(net, self.subnets, self.alpha)
             stages += (*_gathered(net, self.subnets), _between(net, scale))
-        return averaged(view, done, *stages)
+        return counting(averaged(view, done, *stages), view, self.tau2, self.meets(view))
 
 
 def _passed(net: Network, rounds: int) -> Mixing:
