@@ -4,9 +4,36 @@ No stream is shared, so it does not matter who draws, in what order, or on how m
 """
 
 import hashlib
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from zlib import crc32
 
 import numpy as np
+
+_turn = threading.RLock()
+
+
+def _begin_anew() -> None:
+    """In a forked process: whoever had the lock was not forked."""
+    global _turn
+    _turn = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_begin_anew)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """No other thread borrows what a process has once: the generators of torch, NumPy and Python.
+
+    Other people's code draws from these, so they are seeded for it and restored; two runs in two
+    threads take turns.
+    """
+    with _turn:
+        yield
 
 
 def rng(seed: int, purpose: str, *address: int) -> np.random.Generator:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.errors import InputError, said
+from sdfeel.core.seeds import alone
 
 Task = Literal["auto", "classification", "regression", "labelling", "language"]
 
@@ -73,19 +74,20 @@ def is_dataset(given: Any) -> bool:
 def seeded() -> Iterator[Callable[[int], None]]:
     """A function that seeds the generators of torch, NumPy and Python, restored at the end."""
     generator = torch.default_generator
-    kept = generator.get_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
 
     def seed(number: int) -> None:
         generator.manual_seed(number)
         np.random.seed(number % 2**32)  # noqa: NPY002 (what users' transforms draw from)
         random.seed(number)
 
-    try:
-        yield seed
-    finally:
-        generator.set_state(kept[0])
-        np.random.set_state(kept[1])  # noqa: NPY002
-        random.setstate(kept[2])
+    with alone():
+        kept = generator.get_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+        try:
+            yield seed
+        finally:
+            generator.set_state(kept[0])
+            np.random.set_state(kept[1])  # noqa: NPY002
+            random.setstate(kept[2])
 
 
 class DatasetRows:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from sdfeel.core.seeds import number
+from sdfeel.core.seeds import alone, number
 from sdfeel.engine.batches import DROPOUT
 
 WORDS = 2**64
@@ -178,7 +178,8 @@ def _calls(module: nn.Module, x: Tensor) -> int:
     if all(type(each).__module__.startswith(("torch.", __name__)) for each in module.modules()):
         return 0  # torch's own modules have layers
     calls = DropoutCalls(0, Address(0))
-    with suppress(Exception), torch.no_grad(), torch.random.fork_rng(devices=[]), calls:
+    ours = alone(), torch.random.fork_rng(devices=[])
+    with suppress(Exception), torch.no_grad(), ours[0], ours[1], calls:
         copy.deepcopy(module).train()(x)
     return calls.count
 

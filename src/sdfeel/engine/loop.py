@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import SdfeelError, told
-from sdfeel.core.seeds import number
+from sdfeel.core.seeds import alone, number
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Scores, Task, Workload, one_thread
 from sdfeel.engine.batches import batches, passes
@@ -192,9 +192,10 @@ def named(client: int, step: int) -> Iterator[None]:
 def torch_seed(seed: int) -> Iterator[None]:
     """Other random layers draw from torch's global generator: seed it here, then restore it."""
     generator = torch.default_generator
-    before = generator.get_state()
-    generator.manual_seed(seed)
-    try:
-        yield
-    finally:
-        generator.set_state(before)
+    with alone():
+        before = generator.get_state()
+        generator.manual_seed(seed)
+        try:
+            yield
+        finally:
+            generator.set_state(before)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from sdfeel.core import named
 from sdfeel.core.errors import InputError, at_least, told
 from sdfeel.core.named import Kind, spelled
+from sdfeel.core.seeds import alone
 from sdfeel.models.flat import checked_tensors
 
 
@@ -135,7 +136,7 @@ def build(name: Any, shape: Shape, classes: int, seed: int, **options: Any) -> n
     21840
     """
     # torch's initialisers use only the global generator: seed it in a fork, and restore it.
-    with torch.random.fork_rng(devices=[]), portable_draws():
+    with alone(), torch.random.fork_rng(devices=[]), portable_draws():
         torch.default_generator.manual_seed(seed)
         found, told_as, given = NAMED.find(name), spelled(name), tuple[Any, ...]()
         if isinstance(name, str) and name in MODELS:
