@@ -112,7 +112,7 @@ def at_least(name: str, value: float, least: float) -> None:
         raise InputError(f"{name} must be at least {least}, got {value}")
 
 
-MOST = 10**6
+MOST = 10**9
 
 
 def repeated(name: str, value: int, what: str) -> None:
@@ -120,8 +120,8 @@ def repeated(name: str, value: int, what: str) -> None:
 
     >>> repeated("tau1", 10**12, "local iterations")
     Traceback (most recent call last):
-    sdfeel.core.errors.InputError: tau1 must be at most 1,000,000, got 1,000,000,000,000: a single \
-round with that many local iterations would hardly ever end
+    sdfeel.core.errors.InputError: tau1 must be at most 1,000,000,000, got 1,000,000,000,000: a \
+single round with that many local iterations would hardly ever end
     """
     at_least(name, value, 1)
     if value > MOST:
