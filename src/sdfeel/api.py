@@ -1,11 +1,13 @@
 """The Python interface: one run of any scheme on your own model, data, loss and network."""
 
+import atexit
 import inspect
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 from torch import Tensor, nn
@@ -41,6 +43,15 @@ from sdfeel.run.session import resume as continue_run
 from sdfeel.run.tracking import tracked, tracker
 from sdfeel.schemes import SCHEMES, lacking, name_of
 from sdfeel.schemes import tolerance as tolerance_of
+
+_UNDER_WAY: WeakSet[Generator[Event]] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program ends while a run is under way: close it while Python still has all its parts."""
+    for events in list(_UNDER_WAY):
+        events.close()
 
 
 def network(
@@ -237,6 +248,11 @@ class Run:
         return self._session
 
     def __iter__(self) -> Iterator[Event]:
+        events = self._until_closed()
+        _UNDER_WAY.add(events)
+        return events
+
+    def _until_closed(self) -> Generator[Event]:
         try:
             yield from self._events
         finally:  # also when the caller stops early

@@ -1,5 +1,6 @@
 """Bring your own: model, data, loss, metric, network, scheme."""
 
+import sys
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.scheme import Facts, Lane, Mix, Scheme, Setting, View, Work
 from sdfeel.core.tolerance import Tolerates
 from sdfeel.schemes import SCHEMES
+from tests.waiting import finished
 
 
 class OwnDataset(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
@@ -84,6 +86,26 @@ def test_own_arrays_and_stopping_early() -> None:
     reached = next(event for event in measured if (event.accuracy or 0) > 0.8)
     assert reached.iterations < 5_000
     assert run.model.shape == (9,)
+
+
+HALF_USED = """
+import torch, sdfeel
+x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0))
+both = x, (x.sum(1) > 0).long()
+data = sdfeel.federate(both, both, clients=8)
+net, linear = sdfeel.network(data, servers=4), torch.nn.Linear(3, 2)
+run = sdfeel.Run(sdfeel.SDFeel(), net, linear, data, iterations=20, engine="loop")
+events = iter(run)
+kinds = [type(next(events)).__name__ for _ in range(4)]
+print(kinds)
+"""
+
+
+def test_a_program_may_end_while_a_run_is_under_way() -> None:
+    """Python ends generators when most of it is gone, and torch aborts when it is used then."""
+    ended = finished([sys.executable, "-c", HALF_USED])
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "Round" in ended.stdout
 
 
 @dataclass(frozen=True)
