@@ -91,7 +91,8 @@ def hopeless(net: Network) -> int:
     >>> hopeless(clustered([1] * 5, range(5), ring))
     1
     """
-    graph = nx.Graph(net.edges)
+    graph = nx.Graph()
+    graph.add_edges_from(net.edges)
     graph.add_nodes_from(net.present.tolist())
     if len(graph) < 2:
         return 1

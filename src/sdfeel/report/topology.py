@@ -87,7 +87,8 @@ def layout(net: Network) -> Positions:
     """Where each server is drawn, within -1 to 1: the same graph always looks the same."""
     if net.places is not None and len(net.servers) > 1:
         return on_map(net.places)
-    graph = nx.Graph(net.edges)
+    graph = nx.Graph()
+    graph.add_edges_from(net.edges)
     graph.add_nodes_from(net.servers)
     count = len(net.servers)
     degrees = [graph.degree(server) for server in net.servers]
