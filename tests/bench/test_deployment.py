@@ -23,7 +23,7 @@ from sdfeel.core.events import Round
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import read_node
 from sdfeel.deploy.flower import FlowerTrainer
-from sdfeel.deploy.make import on_loopback
+from sdfeel.deploy.node_directories import on_loopback
 from sdfeel.engine.base import Task
 from sdfeel.models import zoo
 

@@ -13,7 +13,7 @@ from sdfeel.core.errors import RunError
 from sdfeel.core.events import Finished, Round
 from sdfeel.deploy import local
 from sdfeel.deploy.local import LocalDeployment, NodeTrial, Processes
-from sdfeel.deploy.make import PORTS, on_loopback
+from sdfeel.deploy.node_directories import PORTS, on_loopback
 from sdfeel.deploy.replay import replay
 from sdfeel.experiment.loading import load
 from sdfeel.run.drive import fingerprint

@@ -18,8 +18,8 @@ from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK, NOTES
 from sdfeel.dashboard import http
 from sdfeel.dashboard.jobs import Jobs
 from sdfeel.dashboard.log_files import NotHere, Root, held
-from sdfeel.dashboard.views import catalogue, updates
-from sdfeel.dashboard.views.catalogue import Catalogue
+from sdfeel.dashboard.views import run_list, updates
+from sdfeel.dashboard.views.run_list import Catalogue
 from sdfeel.dashboard.views.updates import CUT, NEXT, delta, list_updates, run_updates
 from sdfeel.experiment.loading import load
 from sdfeel.report.history import History
@@ -57,7 +57,7 @@ def test_scheme_and_seed_are_found_in_a_first_line_of_any_length(tmp_path: Path)
 
 
 def test_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalogue, "FRESH", -1.0)
+    monkeypatch.setattr(run_list, "FRESH", -1.0)
     write(tmp_path / "done", events())
     write(tmp_path / "stopped", events()[:-1])
     write(tmp_path / "damaged", [started()], b"junk\n")
@@ -101,7 +101,7 @@ def test_who_holds_the_lock_is_running(tmp_path: Path) -> None:
 def test_without_news_of_locks_a_log_that_grows_is_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "held", lambda: None)
+    monkeypatch.setattr(run_list, "held", lambda: None)
     run = write(tmp_path / "one", events()[:-1])
     assert states(tmp_path) == {"one": "running"}
     os.utime(run / EVENTS, (1e9, 1e9))
@@ -146,14 +146,14 @@ def test_a_run_that_goes_while_it_is_read_spoils_no_other(
         run = write(tmp_path / name, events())
         (run / NOTES).write_text("{}")
         (run / LOCK).touch()
-    whole = getattr(catalogue, step)
+    whole = getattr(run_list, step)
 
     def failing(*told: Any) -> Any:
         if any("two" in str(each) for each in told):
             raise error
         return whole(*told)
 
-    monkeypatch.setattr(catalogue, step, failing)
+    monkeypatch.setattr(run_list, step, failing)
     write(tmp_path / "two", events()[:-1])  # not finished: its lock is looked at, too
     assert states(tmp_path) == {"one": "finished", "three": "finished", "two": "damaged"}
 
@@ -257,7 +257,7 @@ def test_a_list_that_grows_sends_only_its_end() -> None:
 def test_memory_is_bounded_by_the_logs_that_were_opened_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(catalogue, "OPEN", 2)
+    monkeypatch.setattr(run_list, "OPEN", 2)
     known = Catalogue(Root(tmp_path))
     for name in "abc":
         write(tmp_path / name, events())

@@ -16,8 +16,8 @@ from sdfeel.core.run_files import NODE, NODES
 from sdfeel.data.adapters import HowToRead
 from sdfeel.data.federated import examples
 from sdfeel.deploy.files import read_node
-from sdfeel.deploy.make import make, on_loopback
 from sdfeel.deploy.node import federation_of, own_engine, own_examples, trainer
+from sdfeel.deploy.node_directories import make, on_loopback
 from sdfeel.engine.base import Task
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.build_data import build_data

@@ -14,7 +14,7 @@ import pytest
 
 from sdfeel.core.errors import InputError, RunError
 from sdfeel.core.run_files import KEPT_MODELS, NODES, STATEMENTS
-from sdfeel.deploy.make import make, on_loopback
+from sdfeel.deploy.node_directories import make, on_loopback
 from sdfeel.deploy.statement_books import authorities
 from sdfeel.deploy.verify import verify
 from sdfeel.experiment.build import prepare

@@ -8,7 +8,6 @@ import pytest
 from sdfeel.core.errors import InputError, SdfeelError
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.build_network import build_places, server_graph, with_servers
-from sdfeel.experiment.files import read_speeds
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.real_networks import (
     great_circle,
@@ -16,6 +15,7 @@ from sdfeel.experiment.real_networks import (
     read_server_graph,
     topohub,
 )
+from sdfeel.experiment.user_files import read_speeds
 from sdfeel.report.topology import on_map
 
 SMALL = ("network.clients=22", "training.iterations=5", "model.name=logistic", "data.partition=iid")

@@ -8,7 +8,7 @@ import torch
 from sdfeel.core.errors import InputError
 from sdfeel.deploy import membership
 from sdfeel.deploy.deployable import undeployable
-from sdfeel.deploy.make import make, on_loopback
+from sdfeel.deploy.node_directories import make, on_loopback
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load
 from sdfeel.schemes import SCHEMES

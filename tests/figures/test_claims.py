@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sdfeel.figures import kept_curves
-from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.all_figures import FIGURES
 from sdfeel.figures.figure import Scale
 from sdfeel.figures.judging import flips, is_clear, load, record, shifts
 from sdfeel.figures.running import Carrying, wanted

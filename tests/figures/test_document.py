@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdfeel.figures.agreement import Compared
-from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.all_figures import FIGURES
 from sdfeel.figures.document import PAGE, PAGES, documents
+from sdfeel.figures.fixed_texts import HEADLINES
 from sdfeel.figures.judging import load
-from sdfeel.figures.pages import HEADLINES
-from sdfeel.figures.planned import PLANNED
+from sdfeel.figures.quick_claims import Compared
 from sdfeel.figures.settings import SCALES, Reading, Scale
 from sdfeel.figures.summary import (
     PICTURED,
@@ -26,6 +25,7 @@ from sdfeel.figures.summary import (
 )
 from sdfeel.figures.verdicts import Verdict
 from sdfeel.figures.verdicts_together import together
+from sdfeel.figures.wanted_runs import PLANNED
 
 ROOT = Path(__file__).parents[2]
 STATES = ("holds", "does not hold", "not decided")

@@ -8,7 +8,7 @@ import pytest
 
 from sdfeel.core.errors import DataError
 from sdfeel.figures import kept_curves
-from sdfeel.figures.catalogue import FIGURES, chosen
+from sdfeel.figures.all_figures import FIGURES, chosen
 from sdfeel.figures.curves import Curve, RunTrack
 from sdfeel.figures.figure import Claim, ClaimView, Figure
 from sdfeel.figures.judging import Judged, judge, record

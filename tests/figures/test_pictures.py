@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.all_figures import FIGURES
 from sdfeel.figures.curves import Axis, Curve, Measure, RunTrack
 from sdfeel.figures.figure import Figure, Scale
 from sdfeel.figures.pictures import picture, plain, styles_by_label

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.decide import Decisions
-from sdfeel.figures.quadratics import (
+from sdfeel.figures.beyond.quadratics import (
     CLIENTS,
     everyones,
     losses,

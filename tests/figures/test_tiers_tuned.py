@@ -4,14 +4,9 @@ import numpy as np
 import pytest
 
 from sdfeel.figures import cache
-from sdfeel.figures.asynchrony import PUSHED, TIERS
-from sdfeel.figures.curves import Curve, RunTrack
-from sdfeel.figures.figure import ClaimView
-from sdfeel.figures.paper.figure_10 import SYNC, round_seconds
-from sdfeel.figures.pictures import note
-from sdfeel.figures.settings import Reading, Scale
-from sdfeel.figures.tiers_review import ON_MNIST
-from sdfeel.figures.tiers_tuned import (
+from sdfeel.figures.beyond.asynchrony import PUSHED, TIERS
+from sdfeel.figures.beyond.tiers_review import ON_MNIST
+from sdfeel.figures.beyond.tiers_tuned import (
     ALONE,
     CHOSEN,
     FIGURE,
@@ -22,6 +17,11 @@ from sdfeel.figures.tiers_tuned import (
     on_trial,
     tuned_line,
 )
+from sdfeel.figures.curves import Curve, RunTrack
+from sdfeel.figures.figure import ClaimView
+from sdfeel.figures.paper.figure_10 import SYNC, round_seconds
+from sdfeel.figures.pictures import note
+from sdfeel.figures.settings import Reading, Scale
 from sdfeel.figures.verdicts import State
 from sdfeel.schemes.tiers import Tiers
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sdfeel.core.run_files import NODE, NODES, write_atomic
 from sdfeel.deploy.files import NodeFile, read_node, write_node
-from sdfeel.deploy.make import make, on_loopback
+from sdfeel.deploy.node_directories import make, on_loopback
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.live.trust.allow_list import revoke

@@ -19,8 +19,8 @@ from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.device import build_devices, read_devices
 from sdfeel.deploy.files import read_libraries
 from sdfeel.deploy.init import init
-from sdfeel.deploy.make import deployed, make, on_loopback
 from sdfeel.deploy.node import engine_kind
+from sdfeel.deploy.node_directories import deployed, make, on_loopback
 from sdfeel.engine.native import build
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load

@@ -21,7 +21,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished, Round
 from sdfeel.deploy import membership
 from sdfeel.deploy.local import LocalDeployment, NodeTrial
-from sdfeel.deploy.make import make, on_loopback
+from sdfeel.deploy.node_directories import make, on_loopback
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment

@@ -10,8 +10,8 @@ import torch
 from sdfeel.core.errors import DataError, InputError
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import NodeFile, read_node, write_node
-from sdfeel.deploy.make import make, on_loopback
 from sdfeel.deploy.node import federation_of, own_engine, own_examples, trainer
+from sdfeel.deploy.node_directories import make, on_loopback
 from sdfeel.engine.base import Task
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load

@@ -26,8 +26,8 @@ from torch import Tensor
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.run_files import EPOCHS, NODE, NODES, STATE
 from sdfeel.deploy.files import NodeFile, read_node
-from sdfeel.deploy.make import make, on_loopback
 from sdfeel.deploy.node import federation_of, own_engine, own_examples, trainer
+from sdfeel.deploy.node_directories import make, on_loopback
 from sdfeel.deploy.verify import Verifier
 from sdfeel.deploy.verify_copies import ClientCopies, shared_files
 from sdfeel.deploy.verify_report import Verification
@@ -36,8 +36,8 @@ from sdfeel.engine.combine import mean
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.live.client import Client
-from sdfeel.live.edge.recorder import Recorder
 from sdfeel.live.edge.server import Edge
+from sdfeel.live.edge.server_statements import Recorder
 from sdfeel.live.epochs import EpochBook, SignedNetwork, in_files, placed, proven
 from sdfeel.live.failover import Failover
 from sdfeel.live.federation import by_torch

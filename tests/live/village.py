@@ -28,8 +28,8 @@ from sdfeel.engine.combine import mean
 from sdfeel.engine.messages import Packing, SecureSum
 from sdfeel.live.client import Client
 from sdfeel.live.edge.policy import PATIENT, Policy
-from sdfeel.live.edge.recorder import Recorder
 from sdfeel.live.edge.server import Edge
+from sdfeel.live.edge.server_statements import Recorder
 from sdfeel.live.epochs import EpochBook
 from sdfeel.live.failover import Failover, refuges_of
 from sdfeel.live.federation import Federation, by_torch

@@ -24,8 +24,8 @@ from sdfeel.core.events import Event, Finished, Started, Warned
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.dashboard.jobs import Wish
 from sdfeel.deploy.files import read_node
-from sdfeel.deploy.make import make, on_loopback
 from sdfeel.deploy.node import federation_of
+from sdfeel.deploy.node_directories import make, on_loopback
 from sdfeel.experiment import toml
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load, setting

@@ -9,9 +9,9 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.network import clustered
 from sdfeel.experiment.build import prepare
-from sdfeel.experiment.files import clients_table, mahimahi, mahimahi_table, trace_table
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.real_networks import links_table
+from sdfeel.experiment.user_files import clients_table, mahimahi, mahimahi_table, trace_table
 
 NET = clustered([1, 1, 1], [0, 1, 2], links("path", 3))
 

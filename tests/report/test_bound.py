@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from sdfeel.report import bound, estimates
+from sdfeel.report import bound
 from sdfeel.report.curves import own_names
 from sdfeel.report.drawing import svg
 from sdfeel.report.history import History
@@ -34,8 +34,8 @@ def history(label: str, covered: bool, known: bool = True) -> History:
 
 
 def test_a_line_shows_how_loose_the_bound_is_with_the_worst_values_seen() -> None:
-    (line,) = estimates.rows([history("a", True), History.of("plain", [measured(1, 0.5)])])
-    assert dict(zip(estimates.TITLES, line, strict=True)) == {
+    (line,) = bound.rows([history("a", True), History.of("plain", [measured(1, 0.5)])])
+    assert dict(zip(bound.TITLES, line, strict=True)) == {
         "run": "a",
         "measured": "0.400",
         "bound": "20.0",
@@ -48,9 +48,9 @@ def test_a_line_shows_how_loose_the_bound_is_with_the_worst_values_seen() -> Non
 
 
 def test_a_scheme_that_the_theorem_does_not_know_has_no_bound() -> None:
-    (line,) = estimates.rows([history("a", False, known=False)])
+    (line,) = bound.rows([history("a", False, known=False)])
     assert line[2:4] == ["-", "-"]
-    assert estimates.beyond([history("a", False, known=False)]) == []
+    assert bound.beyond([history("a", False, known=False)]) == []
 
 
 @pytest.mark.usefixtures("_undrawn")

@@ -112,7 +112,7 @@ def test_label_figures_stand_side_by_side() -> None:
 def test_tables_progress_and_kept_figures_start_without_torch_and_matplotlib() -> None:
     code = (
         "import sys, sdfeel.report.tables, sdfeel.report.progress; "
-        "import sdfeel.figures.catalogue, sdfeel.figures.kept_curves, sdfeel.figures.judging; "
+        "import sdfeel.figures.all_figures, sdfeel.figures.kept_curves, sdfeel.figures.judging; "
         "sys.exit('matplotlib' in sys.modules or 'torch' in sys.modules)"
     )
     assert finished([sys.executable, "-c", code]).returncode == 0

@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from sdfeel.figures import cache
-from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.all_figures import FIGURES
 from sdfeel.figures.lines import seeded
 from sdfeel.figures.running import Carrying
 from sdfeel.report.history import History

@@ -35,7 +35,7 @@ from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.core.events import Finished, Round
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.local import Processes
-from sdfeel.deploy.make import make, on_loopback
+from sdfeel.deploy.node_directories import make, on_loopback
 from sdfeel.deploy.operator import Operator
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load

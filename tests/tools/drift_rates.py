@@ -1,7 +1,7 @@
 """The best rate of each method of `sdfeel figure drift`: python -m tests.tools.drift_rates
 
 All methods try the same rates, on a seed that no claim sees. What it prints belongs in CHOSEN of
-sdfeel/figures/drift.py. Finished runs are kept in the user's cache.
+sdfeel/figures/beyond/drift.py. Finished runs are kept in the user's cache.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from pathlib import Path
 from sdfeel.core.events import Finished
 from sdfeel.experiment.schema import Experiment
 from sdfeel.figures import cache
-from sdfeel.figures.drift import (
+from sdfeel.figures.beyond.drift import (
     FEWER,
     FIRST,
     METHODS,

@@ -25,8 +25,8 @@ from sdfeel.bench.transport_speed import cpu
 from sdfeel.core.run_files import AUDIT, NODE, NODES
 from sdfeel.deploy.files import read_node
 from sdfeel.deploy.local import Processes
-from sdfeel.deploy.make import on_loopback
 from sdfeel.deploy.node import federation_of
+from sdfeel.deploy.node_directories import on_loopback
 from sdfeel.deploy.status import read_statuses
 from tests.waiting import completed, joined
 

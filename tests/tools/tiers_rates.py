@@ -3,8 +3,8 @@
     python -m tests.tools.tiers_rates --scale full --data DIRECTORY
 
 All schemes try the same rates, on a seed that no claim sees. What it prints belongs in CHOSEN of
-sdfeel/figures/tiers_tuned.py. Finished runs are kept in the user's cache. `--count` only says how
-many images it would train on.
+sdfeel/figures/beyond/tiers_tuned.py. Finished runs are kept in the user's cache. `--count` only
+says how many images it would train on.
 """
 
 import argparse
@@ -12,11 +12,11 @@ import os
 from pathlib import Path
 
 from sdfeel.figures import cache
+from sdfeel.figures.beyond.tiers_tuned import SEED, TRIALS, on_trial, tuned_line
 from sdfeel.figures.curves import read
 from sdfeel.figures.lines import FigureLine, seeded
 from sdfeel.figures.running import Carrying
 from sdfeel.figures.settings import SCALES, found_in
-from sdfeel.figures.tiers_tuned import SEED, TRIALS, on_trial, tuned_line
 
 
 def score(line: FigureLine, data: Path | None) -> float:

@@ -20,7 +20,7 @@ from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import read_node, write_node
 from sdfeel.deploy.flower import Arrays
 from sdfeel.deploy.local import Processes
-from sdfeel.deploy.make import EdgeAddress, make
+from sdfeel.deploy.node_directories import EdgeAddress, make
 from sdfeel.deploy.round_times import Idle
 from sdfeel.deploy.status import read_statuses
 from sdfeel.experiment.build import Prepared, prepare

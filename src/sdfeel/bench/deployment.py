@@ -20,7 +20,7 @@ from sdfeel.bench.deployed_rounds import (
 from sdfeel.bench.transport_speed import measure as measure_transport
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Round
-from sdfeel.deploy.make import on_loopback
+from sdfeel.deploy.node_directories import on_loopback
 
 ROUND = 0.050  # seconds of a round on loopback
 TRANSFER = 200.0  # megabytes per second

@@ -19,7 +19,7 @@ from sdfeel.bench.deployed_rounds import run_to_the_end
 from sdfeel.core.errors import RunError, SdfeelError
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import read_node
-from sdfeel.deploy.make import EdgeAddress
+from sdfeel.deploy.node_directories import EdgeAddress
 
 PORT = 7400  # of the first server; the network is private, so nothing else uses it
 PACKET = 1514  # bytes that the kernel counts for a full packet

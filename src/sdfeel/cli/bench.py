@@ -32,7 +32,7 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.report.units import count, duration, joules
 
 with later():
-    from sdfeel.bench import deployment, planning, real_networks, scale
+    from sdfeel.bench import deployment, planning, planning_on_networks, scale
     from sdfeel.bench import energy as joules_measured
     from sdfeel.engine import base as engine
     from sdfeel.experiment import loading
@@ -330,7 +330,8 @@ def networks(
     """
     if online:
         with people.status(f"{count} networks"):
-            lines = [real_networks.online(name) for name in real_networks.networks(count)]
+            names = planning_on_networks.networks(count)
+            lines = [planning_on_networks.online(name) for name in names]
         if as_json:
             print_json([_plan_record(each) for each in lines])
         else:
@@ -338,7 +339,7 @@ def networks(
         return
     directory = out if out is not None else fresh_directory("bench-networks")
     with people.status(f"{count} networks"):
-        found = list(real_networks.all_compared(count, directory, effort))
+        found = list(planning_on_networks.all_compared(count, directory, effort))
     if as_json:
         print_json([{**dataclasses.asdict(each), "behind": each.behind} for each in found])
         return
@@ -353,9 +354,9 @@ def networks(
             duration(each.seconds),
             each.best or "-",
             duration(each.best_seconds),
-            _judged(f"{100 * (each.behind - 1):.0f} %", each.behind <= real_networks.NEAR),
+            _judged(f"{100 * (each.behind - 1):.0f} %", each.behind <= planning_on_networks.NEAR),
         )
-    near = sum(each.behind <= real_networks.NEAR for each in found)
+    near = sum(each.behind <= planning_on_networks.NEAR for each in found)
     steps, whole = (sum(getattr(each, key) for each in found) for key in ("steps", "whole"))
     table.caption = (
         f"within 5 %: {near} of {len(found)} (goal: 90 %); planning cost {100 * steps / whole:.1f} "

@@ -24,7 +24,7 @@ from sdfeel.report.units import number, percent
 with later():
     from sdfeel.engine import base as engine
     from sdfeel.experiment import schema
-    from sdfeel.figures import catalogue, judging, kept_curves, pictures, running, verdicts
+    from sdfeel.figures import all_figures, judging, kept_curves, pictures, running, verdicts
     from sdfeel.figures import figure as definition
     from sdfeel.report import drawing
 
@@ -103,7 +103,7 @@ def figure(
         os.environ["SDFEEL_DATA"] = str(data.resolve())  # for data that are made from others
     if run:
         scale = scale or "quick"
-    figures = catalogue.chosen(names, scale)
+    figures = all_figures.chosen(names, scale)
     scales = {each.name: scale or _dearest(kept, each) for each in figures}
     known = {each.name: _known(kept, scales[each.name], each, run) for each in figures}
     if run:

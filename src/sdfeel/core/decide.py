@@ -17,7 +17,6 @@ from typing import NamedTuple, TypedDict, Unpack
 import numpy as np
 
 from sdfeel.core import outages
-from sdfeel.core.alike import same_end, same_messages, same_start, sent_as
 from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.errors import InputError
@@ -25,6 +24,7 @@ from sdfeel.core.masked_sums import PAIR, in_sums, unmasked
 from sdfeel.core.mixing import Mixing, in_steps, restricted, selected
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages
+from sdfeel.core.repeated_rounds import same_end, same_messages, same_start, sent_as
 from sdfeel.core.scheme import (
     Estimates,
     Lane,

@@ -44,12 +44,12 @@ from sdfeel.dashboard.jobs import Jobs, Wish
 from sdfeel.dashboard.log_files import BEST, FILES, UNREADABLE, NotHere, Root
 from sdfeel.dashboard.notes import Notes, write_notes
 from sdfeel.dashboard.views import run as views
-from sdfeel.dashboard.views.catalogue import Catalogue
 from sdfeel.dashboard.views.experiment import Holdings, form
 from sdfeel.dashboard.views.federation import audit, nodes
 from sdfeel.dashboard.views.forecast import Forecasts
 from sdfeel.dashboard.views.graph import graph
 from sdfeel.dashboard.views.run import comparison, merged
+from sdfeel.dashboard.views.run_list import Catalogue
 from sdfeel.dashboard.views.updates import list_updates, run_updates
 from sdfeel.experiment.loading import load
 from sdfeel.report.export import ENDINGS, written

@@ -14,8 +14,8 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.network import Network
 from sdfeel.deploy.device import read_devices
 from sdfeel.deploy.files import PolicySection
-from sdfeel.deploy.make import EdgeAddress, make
 from sdfeel.deploy.membership import replayed
+from sdfeel.deploy.node_directories import EdgeAddress, make
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.build_network import build_mixing
 from sdfeel.experiment.schema import Experiment

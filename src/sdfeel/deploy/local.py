@@ -17,9 +17,9 @@ from sdfeel.core.events import Event
 from sdfeel.core.interrupts import deaf_children
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import PolicySection
-from sdfeel.deploy.make import make, on_loopback
 from sdfeel.deploy.membership import replayed
 from sdfeel.deploy.node import run_client_node, run_edge_node
+from sdfeel.deploy.node_directories import make, on_loopback
 from sdfeel.deploy.operator import Operator
 from sdfeel.deploy.status import read_statuses
 from sdfeel.experiment.build import prepare

@@ -19,9 +19,9 @@ from sdfeel.core.events import Evaluated, Event, Finished, Round, Warned
 from sdfeel.core.network import Network
 from sdfeel.core.run_files import NODE, NODES, write_atomic
 from sdfeel.deploy.files import peers_of, read_node
-from sdfeel.deploy.make import deployed
 from sdfeel.deploy.membership import OPERATOR, versions
 from sdfeel.deploy.node import federation_of
+from sdfeel.deploy.node_directories import deployed
 from sdfeel.deploy.privacy_spent import Releases
 from sdfeel.deploy.records import Record, Records
 from sdfeel.deploy.replay import write_arrivals

@@ -17,8 +17,8 @@ from sdfeel.engine.base import Task
 from sdfeel.live.client import Client
 from sdfeel.live.edge.epoch_change import rows_anew
 from sdfeel.live.edge.exchange_sync import SyncExchange
-from sdfeel.live.edge.recorder import at
 from sdfeel.live.edge.rows import PublicCopies, ServerRows, place
+from sdfeel.live.edge.server_statements import at
 from sdfeel.live.failover import Failover
 from sdfeel.live.federation import Federation, by_torch
 from sdfeel.live.statements import is_hash

@@ -22,9 +22,9 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.seeds import hidden, rng
 from sdfeel.engine.base import Task
-from sdfeel.engine.codes import Coding
 from sdfeel.engine.combine import mixed
 from sdfeel.engine.guards import STEP, UpdateGuard, clipped, integers, masking_bytes, noised
+from sdfeel.engine.wire_codes import Coding
 
 FLOAT = 32  # bits of an uncompressed number, and of a scale
 

@@ -11,10 +11,10 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from sdfeel.core.alike import same_numbers
 from sdfeel.core.arrays import Floats, Ints, Singles
 from sdfeel.core.errors import Diverged
 from sdfeel.core.mixing import Mixing
+from sdfeel.core.repeated_rounds import same_numbers
 from sdfeel.core.scheme import Work
 
 Row = TypeVar("Row")  # (P,) numbers of a model: torch's, or NumPy's

@@ -67,11 +67,11 @@ from sdfeel.experiment.build_network import (
 from sdfeel.experiment.build_prices import build_cost, kind_of_rates, says
 from sdfeel.experiment.build_training import build_engine, build_workload, check_own_loss, preset_of
 from sdfeel.experiment.effects import Case
-from sdfeel.experiment.files import text_of
 from sdfeel.experiment.loading import hinted, rule_of
 from sdfeel.experiment.read_whereabouts import build_whereabouts
 from sdfeel.experiment.real_networks import links_table
 from sdfeel.experiment.schema import DEFAULTS, Experiment, SchemeSection
+from sdfeel.experiment.user_files import text_of
 from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout
 from sdfeel.schemes import FORMER, SCHEMES, find

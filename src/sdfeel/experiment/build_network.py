@@ -23,7 +23,6 @@ from sdfeel.data.clusters import sizes as cluster_sizes
 from sdfeel.data.federated import Federated
 from sdfeel.data.partition import holdings
 from sdfeel.experiment.effects import Case
-from sdfeel.experiment.files import read_matrix, text_of
 from sdfeel.experiment.read_whereabouts import used_whereabouts
 from sdfeel.experiment.real_networks import (
     TOPOHUB,
@@ -34,6 +33,7 @@ from sdfeel.experiment.real_networks import (
     topohub,
 )
 from sdfeel.experiment.schema import Experiment, NetworkSection
+from sdfeel.experiment.user_files import read_matrix, text_of
 from sdfeel.schemes import name_of
 
 

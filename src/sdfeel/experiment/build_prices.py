@@ -21,13 +21,19 @@ from sdfeel.engine.parts import GRADIENTS
 from sdfeel.experiment.build_network import server_graph
 from sdfeel.experiment.build_training import preset_of
 from sdfeel.experiment.effects import Rates
-from sdfeel.experiment.files import clients_table, mahimahi_table, read_speeds, text_of, trace_table
 from sdfeel.experiment.read_whereabouts import build_whereabouts
 from sdfeel.experiment.real_networks import ServerGraph, links_table
 from sdfeel.experiment.schema import (
     Experiment,
     LatencySection,
     RadioSection,
+)
+from sdfeel.experiment.user_files import (
+    clients_table,
+    mahimahi_table,
+    read_speeds,
+    text_of,
+    trace_table,
 )
 from sdfeel.models import zoo
 from sdfeel.models.flat import Layout

@@ -17,7 +17,7 @@ import numpy as np
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import adjacency
-from sdfeel.experiment.files import read_by
+from sdfeel.experiment.user_files import read_by
 
 TOPOHUB = "topohub:"
 KM_PER_SECOND = 2e5  # light in a fibre

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from sdfeel.figures import effect_sizes, kept_curves
-from sdfeel.figures.agreement import compared
-from sdfeel.figures.catalogue import FIGURES
-from sdfeel.figures.changes import changes
+from sdfeel.figures.all_figures import FIGURES
 from sdfeel.figures.figure import Claim, Figure
-from sdfeel.figures.pages import (
+from sdfeel.figures.fixed_texts import (
     ALL,
     CHOSEN,
     DESIGN,
@@ -25,7 +23,7 @@ from sdfeel.figures.pages import (
     VERDICTS,
 )
 from sdfeel.figures.pictures import picture, well_named
-from sdfeel.figures.planned import PLANNED, seeds_planned
+from sdfeel.figures.quick_claims import compared
 from sdfeel.figures.settings import READINGS, Reading, Scale
 from sdfeel.figures.summary import (
     ORDER,
@@ -37,7 +35,9 @@ from sdfeel.figures.summary import (
     record_of,
     verdicts_of,
 )
+from sdfeel.figures.verdict_changes import changes
 from sdfeel.figures.verdicts_together import together
+from sdfeel.figures.wanted_runs import PLANNED, seeds_planned
 from sdfeel.report import drawing
 
 RESULTS, PAGE, PAGES = Path("results"), Path("docs/reproduce.md"), Path("docs/reproduce")

@@ -10,10 +10,10 @@ from textwrap import fill
 from typing import Any
 
 from sdfeel.figures import kept_curves
-from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.all_figures import FIGURES
 from sdfeel.figures.figure import Claim, Figure
+from sdfeel.figures.fixed_texts import FIRST, HEADLINES, PLACES
 from sdfeel.figures.judging import load
-from sdfeel.figures.pages import FIRST, HEADLINES, PLACES
 from sdfeel.figures.settings import READINGS, Reading, Scale
 
 ORDER: tuple[Scale, ...] = ("full", "small", "quick")

@@ -10,7 +10,7 @@ from math import isnan
 from pathlib import Path
 
 from sdfeel.figures import kept_curves
-from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.all_figures import FIGURES
 from sdfeel.figures.judging import Judged, judge
 from sdfeel.figures.summary import paragraph
 from sdfeel.figures.verdicts import CHANCE, ENOUGH

@@ -16,10 +16,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from sdfeel.core.errors import Diverged, SdfeelError
-from sdfeel.engine.codes import Coding
 from sdfeel.engine.fused import bounded, weighted_by_hand
 from sdfeel.engine.guards import UpdateGuard
 from sdfeel.engine.tasks import TaskOf
+from sdfeel.engine.wire_codes import Coding
 from sdfeel.live.client_masked_sums import Late, MaskedRound, Masking, letters_of
 from sdfeel.live.client_rows import OWED, OWN, ClientRows, coded, made, summed
 from sdfeel.live.failover import NONSENSE, SOON, Failover

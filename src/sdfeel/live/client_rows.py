@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sdfeel.engine.codes import Coding, Sent, send
 from sdfeel.engine.fused import weighted_by_hand
+from sdfeel.engine.wire_codes import Coding, Sent, send
 from sdfeel.live.protocol import Header
 from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import Refused

@@ -25,10 +25,10 @@ from sdfeel.core.arrays import Ints, Singles
 from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError, printable, unknown
 from sdfeel.core.run_files import NEAR_ALLOW, client_arrays, of_toml
 from sdfeel.core.seeds import rng
-from sdfeel.engine.codes import Coding
 from sdfeel.engine.guards import UpdateGuard
 from sdfeel.engine.native.library import Library
 from sdfeel.engine.native.trainer import Lessons, LocalStep, Trainer
+from sdfeel.engine.wire_codes import Coding
 from sdfeel.live.client import ArrayTask, Membership, Train
 from sdfeel.live.process import NodeSetting, run_client
 from sdfeel.live.protocol import About

@@ -25,11 +25,11 @@ from sdfeel.core.scheme import Memory, Mix, View, Work
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.attacks import Attack
 from sdfeel.engine.base import Task
-from sdfeel.engine.codes import Coding
 from sdfeel.engine.combine import weighted
 from sdfeel.engine.guards import UpdateGuard
 from sdfeel.engine.messages import Packing, SecureSum, coding_of
 from sdfeel.engine.privacy import shares
+from sdfeel.engine.wire_codes import Coding
 from sdfeel.live.client import MOST_ROWS, ArrayTask, Membership, Train
 from sdfeel.live.client_masked_sums import NUMBERS, Masking, letters_of
 from sdfeel.live.epochs import SignedNetwork

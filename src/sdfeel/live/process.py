@@ -198,8 +198,8 @@ class EdgeLife:
 
     async def live(self) -> None:
         from sdfeel.live.edge.journal import Journal
-        from sdfeel.live.edge.recorder import Recorder
         from sdfeel.live.edge.server import Edge
+        from sdfeel.live.edge.server_statements import Recorder
 
         federation, setting, tell = self._federation, self._setting, self._tell
         me = setting.identity.number

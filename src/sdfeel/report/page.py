@@ -12,8 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from sdfeel.core.run_files import write_atomic
-from sdfeel.report import confusion, estimates, own_models
-from sdfeel.report.bound import picture
+from sdfeel.report import bound, confusion, personal_models
 from sdfeel.report.compare import (
     TableEntry,
     cells,
@@ -165,20 +164,20 @@ def _legend(histories: Sequence[History], target: float | None) -> list[dict[str
 
 def _bound(histories: Sequence[History]) -> PageTable | None:
     """What the theorem promises, next to what was measured, where a run has estimates."""
-    if not estimates.estimated(histories):
+    if not bound.estimated(histories):
         return None
     note = (
         "Theorem 1 bounds the mean of the squared gradients so far. L, sigma² and kappa² are the "
         "largest seen so far; the least possible loss is taken to be 0."
     )
-    if beyond := estimates.beyond(histories):
+    if beyond := bound.beyond(histories):
         note += (
             f" The learning rate of {', '.join(beyond)} is larger than any for which the "
             f"theorem holds: it promises nothing there, and the bound is for the proven rate."
         )
     spoken = "squared gradients, their mean and its bound against local iterations"
-    chart = Drawn(Markup(svg(picture(histories))), spoken)
-    return PageTable(estimates.TITLES, estimates.rows(histories), note, chart)
+    chart = Drawn(Markup(svg(bound.picture(histories))), spoken)
+    return PageTable(bound.TITLES, bound.rows(histories), note, chart)
 
 
 def _confusions(histories: Sequence[History]) -> list[Drawn]:
@@ -195,7 +194,9 @@ def _own_models(histories: Sequence[History]) -> list[Drawn]:
     """How well each client's own model does in the end."""
     found = [(each.label, each.last.personal) for each in histories if each.last is not None]
     return [
-        Drawn(Markup(svg(own_models.picture(label, each))), own_models.spoken(label, each))
+        Drawn(
+            Markup(svg(personal_models.picture(label, each))), personal_models.spoken(label, each)
+        )
         for label, each in found
         if each
     ]

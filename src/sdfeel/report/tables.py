@@ -6,6 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from sdfeel.report.bound import estimated, kept
 from sdfeel.report.compare import (
     TableEntry,
     cells,
@@ -15,7 +16,6 @@ from sdfeel.report.compare import (
     notes,
     phase_seconds,
 )
-from sdfeel.report.estimates import estimated, kept
 from sdfeel.report.history import History
 from sdfeel.report.styles import PALETTE, TYPED, styles_of
 from sdfeel.report.units import (

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from sdfeel.core.alike import same_numbers
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.decide import Begun
 from sdfeel.core.errors import SdfeelError
 from sdfeel.core.mixing import ONE_ENTRY, Mixing
+from sdfeel.core.repeated_rounds import same_numbers
 from sdfeel.core.scheme import Mix, Work
 from sdfeel.engine.native.rows import rows_in_c
 from sdfeel.engine.tasks import Crowd, Folding, InTraining, crowd_of, plain

@@ -121,8 +121,8 @@ def _split(values: dict[str, Any], root: Path) -> dict[str, Any]:
     # Imported here, not above, so that the page is up before torch is loaded.
     from sdfeel.experiment.build_data import build_data
     from sdfeel.experiment.build_network import build_home, who_holds_what
-    from sdfeel.experiment.files import data_files
     from sdfeel.experiment.loading import checked
+    from sdfeel.experiment.user_files import data_files
 
     chosen = checked(values)
     check_files(data_files(chosen), root)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from sdfeel.dashboard.log_files import NotHere
 from sdfeel.dashboard.trust import check_whole
-from sdfeel.dashboard.views.catalogue import Catalogue
 from sdfeel.dashboard.views.run import flat, read_experiment
+from sdfeel.dashboard.views.run_list import Catalogue
 from sdfeel.report.history import History, default_target
 from sdfeel.report.lines import ASIDE
 from sdfeel.report.units import amount, duration, goal, joules

@@ -15,8 +15,8 @@ from sdfeel.core.events import Started, to_record
 from sdfeel.core.run_files import EXPERIMENT, PROVENANCE, of_toml
 from sdfeel.dashboard.log import FEW, LogReader, parse
 from sdfeel.dashboard.log_files import NotHere, Root
-from sdfeel.dashboard.views.catalogue import Catalogue, RunSummary
 from sdfeel.dashboard.views.curves import charts, drawable
+from sdfeel.dashboard.views.run_list import Catalogue, RunSummary
 from sdfeel.experiment.loading import keys
 from sdfeel.experiment.schema import Experiment
 from sdfeel.report.compare import cells, columns, comparison_records, phase_seconds
@@ -24,7 +24,7 @@ from sdfeel.report.gantt import WORDS
 from sdfeel.report.history import History, default_target
 from sdfeel.report.holdups import absences, holdups
 from sdfeel.report.lines import Line, same_but_for_seed
-from sdfeel.report.own_models import named
+from sdfeel.report.personal_models import named
 from sdfeel.report.timeline import Played, Timeline, waiting
 from sdfeel.report.units import (
     NOT_MEASURED,

@@ -6,10 +6,10 @@ from typing import Any
 
 from sdfeel.dashboard.jobs import Jobs
 from sdfeel.dashboard.log_files import UNREADABLE, NotHere
-from sdfeel.dashboard.views.catalogue import Catalogue
 from sdfeel.dashboard.views.federation import nodes, verification
 from sdfeel.dashboard.views.graph import graph
 from sdfeel.dashboard.views.run import log_of, overview
+from sdfeel.dashboard.views.run_list import Catalogue
 
 News = list[tuple[str, Any]]
 AGE = 0.35  # seconds: browsers that ask at the same time share one look at the directory

@@ -18,9 +18,9 @@ from sdfeel.live.edge.handout import Handout
 from sdfeel.live.edge.masked_sums import SumDesk
 from sdfeel.live.edge.policy import Policy, check_client, check_own
 from sdfeel.live.edge.quarantine import Bounds, Quarantine
-from sdfeel.live.edge.recorder import Recorder
 from sdfeel.live.edge.results import Counts, ResultDraft, Results, Visit
 from sdfeel.live.edge.round_end import Closed
+from sdfeel.live.edge.server_statements import Recorder
 from sdfeel.live.federation import Federation, Turn
 from sdfeel.live.protocol import LONG_POLL, Answer, Bell, Header, seconds, whole
 from sdfeel.live.store import Store

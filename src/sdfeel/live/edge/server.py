@@ -20,9 +20,9 @@ from sdfeel.live.edge.exchange_sync import CLOSED, SyncExchange
 from sdfeel.live.edge.handout import TOLD
 from sdfeel.live.edge.journal import Journal, line_of
 from sdfeel.live.edge.policy import PATIENT, Policy, check_policy
-from sdfeel.live.edge.recorder import Recorder
 from sdfeel.live.edge.round_end import Behind, Closed, Ended, Exchange, Left
 from sdfeel.live.edge.rows import returned
+from sdfeel.live.edge.server_statements import Recorder
 from sdfeel.live.edge.shared_lanes import SharedLanes, opened, waiting_for
 from sdfeel.live.edge.state import ServerState
 from sdfeel.live.epochs import EpochBook

@@ -7,7 +7,7 @@ tests.tools.tiers_rates`).
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sdfeel.figures.asynchrony import MOMENTUM, PUSHED, TIERS, tiers
+from sdfeel.figures.beyond.asynchrony import MOMENTUM, PUSHED, TIERS, tiers
 from sdfeel.figures.effect_sizes import NO_HIGHER, NO_WORSE
 from sdfeel.figures.figure import Claim, ClaimView, Figure, Judge, Panel
 from sdfeel.figures.lines import FigureLine, changed

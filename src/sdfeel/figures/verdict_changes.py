@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.all_figures import FIGURES
 from sdfeel.figures.judging import load
 
 Row = Mapping[str, str]  # of results/earlier.csv

@@ -6,12 +6,8 @@ Each scheme keeps the rate that was chosen for `tiers-tuned` at H = 4, where com
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from sdfeel.figures.asynchrony import TIERS
-from sdfeel.figures.figure import Claim, Figure, Panel
-from sdfeel.figures.lines import FigureLine
-from sdfeel.figures.paper.figure_10 import STATISTICS, VANILLA
-from sdfeel.figures.settings import FigureSetting
-from sdfeel.figures.tiers_tuned import (
+from sdfeel.figures.beyond.asynchrony import TIERS
+from sdfeel.figures.beyond.tiers_tuned import (
     FEWER,
     INSTEAD,
     MARGINS,
@@ -26,6 +22,10 @@ from sdfeel.figures.tiers_tuned import (
     tiers_ahead,
     tuned_line,
 )
+from sdfeel.figures.figure import Claim, Figure, Panel
+from sdfeel.figures.lines import FigureLine
+from sdfeel.figures.paper.figure_10 import STATISTICS, VANILLA
+from sdfeel.figures.settings import FigureSetting
 
 SPREAD = 4.0
 LABELS = (*FEWER[:-1], ONE, TIERS)

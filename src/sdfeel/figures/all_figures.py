@@ -1,7 +1,18 @@
 """All figures by name, in the paper's order; our own come last."""
 
 from sdfeel.core.errors import unknown
-from sdfeel.figures import asynchrony, beyond, drift, liars, quadratics, tiers_review, tiers_tuned
+from sdfeel.figures.beyond import (
+    async_bias,
+    asynchrony,
+    drift,
+    even_and_odd,
+    liars,
+    outages,
+    quadratics,
+    related_systems,
+    tiers_review,
+    tiers_tuned,
+)
 from sdfeel.figures.figure import Figure, Scale
 from sdfeel.figures.paper import (
     figure_3,
@@ -44,14 +55,14 @@ FIGURES: dict[str, Figure] = {
         figure_4.FIGURE_ON_FASHION,
         figure_5.FIGURE_ON_FASHION,
         figure_4.FIGURE_BRIDGE,
-        beyond.RACE,
+        related_systems.FIGURE,
         asynchrony.FIGURE,
         tiers_tuned.FIGURE,
         tiers_review.ON_MNIST,
         tiers_review.ON_CIFAR,
-        beyond.PARITY,
-        beyond.BIAS,
-        beyond.OUTAGES,
+        even_and_odd.FIGURE,
+        async_bias.FIGURE,
+        outages.FIGURE,
         drift.DRIFT,
         drift.DRIFT_ON_FASHION,
         liars.LIARS,

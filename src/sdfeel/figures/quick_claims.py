@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sdfeel.figures import kept_curves
-from sdfeel.figures.catalogue import FIGURES
+from sdfeel.figures.all_figures import FIGURES
 from sdfeel.figures.curves import Curve, Curves
 from sdfeel.figures.figure import Claim, ClaimView, Figure
 from sdfeel.figures.settings import Reading

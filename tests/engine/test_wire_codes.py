@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.seeds import rng
-from sdfeel.engine.codes import send
 from sdfeel.engine.messages import Codec, Feedback, TopK, Uniform, coding_of
+from sdfeel.engine.wire_codes import send
 
 SIZES = (7, 1, 40)
 

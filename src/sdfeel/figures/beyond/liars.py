@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from sdfeel.core.breakdown import breakdown, withstood
 from sdfeel.core.rules import ClippedSum, Median, MultiKrum, Nearest, Rule, Trimmed
 from sdfeel.experiment.loading import load
+from sdfeel.figures.beyond.drift import ends
 from sdfeel.figures.curves import Curve
-from sdfeel.figures.drift import ends
 from sdfeel.figures.figure import Claim, ClaimView, Figure
 from sdfeel.figures.lines import FigureLine
 from sdfeel.figures.settings import FigureSetting

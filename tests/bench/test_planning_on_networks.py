@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from sdfeel.bench import real_networks
+from sdfeel.bench import planning_on_networks
 from sdfeel.bench.planning import Online
-from sdfeel.bench.real_networks import Found, compared, experiment, networks
+from sdfeel.bench.planning_on_networks import Found, compared, experiment, networks
 from sdfeel.core.errors import InputError
 from sdfeel.planning.planner import EFFORT
 from tests.cli.command import call
@@ -49,7 +49,7 @@ def test_periods_chosen_online_are_shown_beside_the_best_fixed_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = Online("Abilene", 0.05, None, "sd-feel tau1=10 rate=0.05", 0.49, 0.551)
-    monkeypatch.setattr(real_networks, "online", lambda name: told)
+    monkeypatch.setattr(planning_on_networks, "online", lambda name: told)
     outcome = call("bench", "networks", "--online", "--count", "1")
     assert outcome.code == 0, outcome.err
     assert "Abilene" in outcome.out

@@ -1,0 +1,1 @@
+"""Figures of our own, beyond the paper's, one file each."""
