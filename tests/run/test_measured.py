@@ -245,7 +245,7 @@ def test_the_confusion_matrix_counts_every_test_example_once_and_only_at_the_end
     assert counts.trace() / counts.sum() == pytest.approx(found[-1].accuracy)
     assert list(read_events(tmp_path / "r"))[-2] == found[-1]  # the log has it
     history = History.of("r", read_events(tmp_path / "r"))
-    assert "What is taken for what" in page("A run", [history], None, "")
+    assert "Confusion: which class is taken for which" in page("A run", [history], None, "")
     both = History.mean("two", [history, history])
     assert both.last is not None
     assert (np.array(both.last.confusion) == 2 * counts).all()
@@ -260,7 +260,7 @@ def test_there_is_no_confusion_matrix_where_none_is_wanted_or_models_are_many(
     found = told(tmp_path / "r", asked)
     assert not any(each.confusion for each in found)
     history = History.of("r", read_events(tmp_path / "r"))
-    assert "What is taken for what" not in page("A run", [history], None, "")
+    assert "Confusion: which class is taken for which" not in page("A run", [history], None, "")
 
 
 def test_a_metric_that_gives_no_number_is_named() -> None:

@@ -57,9 +57,10 @@ def masks(
 
 def guards(
     attacks: Annotated[
-        bool, typer.Option("--attacks", help="Every attack against every rule, not their costs.")
+        bool,
+        typer.Option("--attacks", help="Every attack against every rule, without timing."),
     ] = False,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each, with --attacks.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="With --attacks: runs of each pair.")] = 1,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:

@@ -74,7 +74,7 @@ Settings = Annotated[
 ]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Directory for the results.")]
 Width = Annotated[
-    str | None, typer.Option(help="Fit for print: column, page or slide (letters of 7 to 9 pt).")
+    str | None, typer.Option(help="Fit for print: column, page or slide (text of 7 to 9 pt).")
 ]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print one JSON document on standard output, for scripts.")

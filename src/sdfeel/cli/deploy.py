@@ -257,7 +257,9 @@ def chaos(
     experiment: ExperimentFile = None,
     kills: Annotated[int, typer.Option(min=1, help="Processes to kill in each run.")] = 20,
     runs: Annotated[int, typer.Option(min=1, help="Number of disturbed runs.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Decides what is killed and when; printed.")] = 1,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Decides what is killed and when, to repeat a trial.")
+    ] = 1,
     broken: Annotated[
         bool,
         typer.Option(
@@ -265,8 +267,8 @@ def chaos(
             help="Negative control: clients forget where they were, so the model must differ.",
         ),
     ] = False,
-    liars: Annotated[int, typer.Option(min=0, help="Clients that lie all the while.")] = 0,
-    lying_servers: Annotated[int, typer.Option(min=0, help="Edge servers that lie.")] = 0,
+    liars: Annotated[int, typer.Option(min=0, help="Number of clients that lie.")] = 0,
+    lying_servers: Annotated[int, typer.Option(min=0, help="Number of edge servers that lie.")] = 0,
     attack: Annotated[
         str, typer.Option(help="How they lie: sign-flip, scaling, label-flip or backdoor.")
     ] = "sign-flip",

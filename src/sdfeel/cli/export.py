@@ -39,7 +39,7 @@ def export(
         typer.Option(help="A file for the curves: .pdf, .svg or .png."),
     ] = None,
     width: Annotated[
-        str, typer.Option(help="Of that picture: column, page or slide (letters of 7 to 9 pt).")
+        str, typer.Option(help="Width of the picture: column, page or slide (text of 7 to 9 pt).")
     ] = "column",
 ) -> None:
     """Write tables for a paper: means with intervals, paired differences, costs to the target.

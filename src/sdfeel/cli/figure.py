@@ -60,7 +60,7 @@ def figure(
         "runs/figures"
     ),
     form: Annotated[
-        Literal["png", "svg", "pdf"], typer.Option("--format", help="Of the pictures.")
+        Literal["png", "svg", "pdf"], typer.Option("--format", help="Format of the pictures.")
     ] = "png",
     width: Width = None,
     kept: Annotated[

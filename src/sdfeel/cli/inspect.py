@@ -147,7 +147,13 @@ def topology(
         f"{len(net.edges)} links, zeta {net.zeta:.4f} (0: servers agree at once, 1: never)"
     )
     if len(net.servers) > 1:
+        results.print(
+            "\nhow fast servers agree by each network.mixing that fits: which share of their "
+            "disagreement is left, root mean square, after so many exchanges",
+            soft_wrap=True,
+        )
         results.print(_agreement_table(_agreements(net, chosen)))
+        results.print()
     for line in _liars_in_words(_liars(net, chosen)):
         results.print(line, soft_wrap=True)
     if picture is not None:
@@ -230,6 +236,13 @@ def _liars(net: Network, chosen: Experiment) -> dict[str, Any]:
 
 
 def _liars_in_words(found: dict[str, Any]) -> list[str]:
+    if found["cluster_rule"] == found["server_rule"] == "none":
+        several = "s" * (found["hopeless_servers"] != 1)
+        return [
+            f"liars: neither robust.cluster nor robust.servers is set, so a single liar may ruin "
+            f"the run; no rule helps against "
+            f"{found['hopeless_servers']} lying server{several} in the worst place{several}"
+        ]
     each = [count for count in found["each_cluster"] if count is not None]
     low, high = (min(each), max(each)) if each else (0, 0)
     some = f"{low} to {high}" if low != high else str(low)
@@ -257,8 +270,8 @@ UNKNOWN = "nobody has proven how many it withstands"
 def _agreement_table(rows: list[tuple[str, Agreement]]) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("mixing", no_wrap=True)  # names that are cut off cannot be typed
-    heads = ("others heard", "models each", "exact after", "left after 1", "after 4")
-    for head in (*heads, "0.1 % left after", "models in all"):
+    heads = ("servers heard", "models per exchange", "exact after", "left after 1", "after 4")
+    for head in (*heads, "0.1 % left after", "models sent by then"):
         table.add_column(head)
     for name, found in rows:
         exact = "-" if found.exact is None else str(found.exact)

@@ -403,8 +403,8 @@ def _joined(sources: Sequence[Source], who: str) -> tuple[Examples, tuple[Ints, 
     ends = np.cumsum([len(each) for each in own])
     if any(each.reads_anew for each in own):
         raise InputError(
-            f"{who}s that bring their own data are read once: give one lazy data set and say in "
-            f"partition= who holds what"
+            f"{who}s that bring their own data cannot bring lazy ones: give one lazy data set, and "
+            f"say in partition= who holds what"
         )
     shapes = {(tuple(each.first.shape), tuple(each.y.shape[1:])) for each in own}
     if len(shapes) > 1:

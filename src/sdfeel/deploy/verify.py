@@ -495,5 +495,5 @@ class Verifier:
             try:
                 models.append(federation.own_model(returned(federation, server.store, d, body)))
             except IMPOSSIBLE as error:
-                raise NotAtHand(f"edge-{d}'s last model is none ({error})") from None
+                raise NotAtHand(f"edge-{d}'s last model cannot be used ({error})") from None
         return mean(federation.net.mass.tolist(), torch.stack(models))

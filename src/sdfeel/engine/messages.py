@@ -333,8 +333,8 @@ class Packing:
         for position, stage in enumerate(self.up):
             if isinstance(stage, Clip | Noise) and packed:
                 raise InputError(
-                    "clip and noise must come before compression: what compression owes from "
-                    "earlier rounds would bypass them"
+                    "clip and noise must come before compression: what compression still owes from "
+                    "earlier rounds (error feedback) would bypass them"
                 )
             if type(stage) in map(type, self.up[:position]):
                 raise InputError(f"a message goes through {type(stage).__name__} once, not twice")

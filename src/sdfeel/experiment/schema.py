@@ -67,7 +67,7 @@ class NetworkSection(Section):
     """which client belongs to which server: random, by_label, ordered, a file, or
     package.module:name (a server per client, or a function of clients, servers and rng)"""
     imbalance: Annotated[int, Field(ge=0)] = 0
-    """gamma: some clusters are this many clients smaller, and as many clusters are larger"""
+    """gamma: some clusters have this many clients fewer than the average, as many others more"""
     overlap: Annotated[int, Field(ge=0)] = 0
     """clients of each cell that the next cell reaches, too (used by fedmes)"""
     cloud: Annotated[int, Field(ge=0)] | None = None
@@ -88,7 +88,8 @@ class NetworkSection(Section):
     whereabouts_period: Positive | None = None
     """seconds (or rounds) after which that file begins again (not set: never)"""
     epochs: list[str] = []
-    """who joins, leaves or moves: `10: client-3=none, edge-2=edge-0+edge-1` from round 10 on"""
+    """who joins, leaves or moves, and from which round on (epochs are versions of the network,
+    not passes over the data): `10: client-3=none, edge-2=edge-0+edge-1`"""
 
 
 class SchemeSection(BaseModel):
@@ -258,7 +259,7 @@ class LatencySection(Section):
     what they are sent, so that requests travel, too (the paper has broadcasts that nobody asks for,
     the preset deployed has calls)"""
     holds: bool = False
-    """asynchronous servers hold their neighbours still during an exchange, as deployed ones do:
+    """asynchronous servers lock their neighbours' models during an exchange, as deployed ones do:
     they read one model after another, and exchanges that share a server wait for one another (the
     paper has no such waits, the preset deployed has)"""
     consensus: bool = False

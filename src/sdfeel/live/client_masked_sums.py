@@ -123,7 +123,7 @@ class MaskedRound:
         header, body = await self._ask("shares", sent)
         who = [n for n in _clients(header, "from") if n != self._me]
         if body is None or len(body) != LETTER * len(who):
-            raise Refused("a server does not carry the letters of those whom it names")
+            raise Refused("a server names clients whose encrypted shares it does not pass on")
         letters = {n: body[LETTER * m : LETTER * (m + 1)] for m, n in enumerate(who)}
         if false := self._contributor.opened(letters):
             await self._ask("odds", json.dumps({"with": false}).encode())

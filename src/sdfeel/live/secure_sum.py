@@ -157,7 +157,7 @@ class Contributor:
         """Refuse a step whose content differs from what it was before."""
         found = hashlib.sha256(self._sitting.words(step, content).encode()).hexdigest()
         if self.state.setdefault(step, found) != found:
-            raise Rejected(f"the server asks for {step} of the same sum twice, with other words")
+            raise Rejected(f"the server asks twice for {step} of one sum, with different contents")
 
     def keys(self) -> Keys:
         """Step 1."""
@@ -195,7 +195,7 @@ class Contributor:
         """Read the letters to us; who sent some that cannot be what was agreed."""
         who = self._sitting.enough([*letters, self._me], "shares")
         if not set(who) <= set(self._keys):
-            raise Rejected("there are letters from clients without keys")
+            raise Rejected("there are encrypted shares from clients without keys")
         self._read = {self._me: self._kept}
         for n, letter in letters.items():
             hidden, seals = letter[: -2 * SEAL], letter[-2 * SEAL :]

@@ -57,7 +57,9 @@ class AsyncSDFeel:
         float, "hinge: age up to which a model counts in full", Only("scheme.psi", ("hinge",))
     ] = 4.0
     staleness: Annotated[
-        Counter, "age by the global counter, since anyone changed the model, or by hearsay"
+        Counter,
+        "what counts as a model's age: rounds of any server (global), rounds since anyone changed "
+        "the model (touched), or rounds that its server has heard of (hearsay)",
     ] = "global"
     balanced: Annotated[bool, "keep the mean weighted by cluster sizes (the paper does not)"] = (
         False

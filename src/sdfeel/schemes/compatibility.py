@@ -50,7 +50,10 @@ def in_words() -> str:
                 found.setdefault(option, {}).setdefault(said, []).extend(row.schemes)
     lines = []
     for option, reasons in found.items():
-        told = "; ".join(f"{', '.join(names)} ({why})" for why, names in reasons.items())
+        told = "; ".join(
+            f"{', '.join(names)} ({'each ' * (len(names) > 1)}{why})"
+            for why, names in reasons.items()
+        )
         lines.append(f"* **{TITLES[option]}**, `{OPTIONS[option].keys}`, not with {told}.\n")
     return (
         "".join(lines) + "\nEvery other scheme uses these options, or ignores them and says so.\n"

@@ -21,7 +21,7 @@ LEFT = Shelf("left", "server", start="zero")  # how far clients would still go, 
 
 @dataclass(frozen=True)
 class FedDyn(FedAvg):
-    """FedAvg whose clients are pulled to its model, against slopes that cancel their drift."""
+    """FedAvg with dynamic regularisation: a pull to its model, and slopes that cancel drift."""
 
     tolerates: ClassVar[Tolerates] = Tolerates(
         CLOUD,

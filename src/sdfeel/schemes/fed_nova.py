@@ -23,7 +23,7 @@ NO_LIMIT = 2**31  # steps; the deadline is the limit
 
 @dataclass(frozen=True)
 class FedNova:
-    """Fast clients take more steps before the cloud's deadline, but their updates count no more."""
+    """Fast clients take more steps before the cloud's deadline; all updates count the same."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
     tolerates: ClassVar[Tolerates] = Tolerates(

@@ -69,7 +69,7 @@ class Scaffold(FedAvg):
 
 @dataclass(frozen=True)
 class Scaffnew:
-    """FedAvg that draws each round's length, with variates that make the draws pay."""
+    """FedAvg with rounds of random length, and control variates that keep clients from drifting."""
 
     facts: ClassVar[Facts] = Facts(False, True, "high", True, True, True)
     tolerates: ClassVar[Tolerates] = replace(

@@ -153,7 +153,7 @@ class SumDesk:
         if body is None:
             raise Rejected(f"client-{client} sends nothing for the {step} of a sum")
         if step == "shares" and len(body) != LETTER * (len(self._closed["keys"]) - 1) + 2 * SEAL:
-            raise Rejected(f"the letters of client-{client} are not as long as agreed")
+            raise Rejected(f"the encrypted shares of client-{client} are not as long as agreed")
         if step == "unmask" and len(body) != SHARE * len(self._closed["shares"]):
             raise Rejected(f"the shares of client-{client} are not as long as agreed")
         if step == "unmask":
@@ -204,8 +204,8 @@ class SumDesk:
         pairs = known | {(reader, n) for n in writers if n != reader}
         names = " and ".join(f"client-{n}" for n in writers)
         self.complain(
-            f"client-{reader} is at odds with {names or 'nobody'}: it cannot open the letters that "
-            f"it was sent, or says so, and leaves the sum of round {self._open.k + 1}"
+            f"client-{reader} is at odds with {names or 'nobody'}: it cannot decrypt the shares "
+            f"that it was sent, or says so, and leaves the sum of round {self._open.k + 1}"
         )
         for liar in self.sitting().liars(pairs):
             pairs = {pair for pair in pairs if liar not in pair}
@@ -345,7 +345,7 @@ def _words(body: bytes) -> dict[str, Any]:
     """The same for what is told to all, in one answer, which must not become too long for them."""
     found = _parsed(body)
     if len(json.dumps(found)) > WORDS:
-        raise Rejected(f"a client's words in a sum may have {WORDS} bytes, these have more")
+        raise Rejected(f"a client's message in a sum may have {WORDS} bytes, this one has more")
     return found
 
 
