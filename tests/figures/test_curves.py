@@ -4,8 +4,11 @@ from math import inf
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sdfeel.figures.curves import Curve, RunTrack
+from sdfeel.figures.verdicts import more
 
 
 def track(*accuracy: float, diverged: bool = False) -> RunTrack:
@@ -27,9 +30,45 @@ def test_a_target_is_met_between_measurements_or_never() -> None:
 
 def test_a_run_that_diverged_is_worse_than_any_other_after_its_end() -> None:
     gone = track(0.1, 0.2, diverged=True)
-    assert (gone.at("accuracy", "iterations", 11), gone.at("loss", "iterations", 11)) == (0, inf)
-    assert (gone.last("accuracy"), gone.last("loss")) == (0, inf)
+    assert (gone.at("accuracy", "iterations", 11), gone.at("loss", "iterations", 11)) == (-inf, inf)
+    assert (gone.last("accuracy"), gone.last("loss")) == (-inf, inf)
     assert track(0.1, 0.2).at("accuracy", "iterations", 11) == 0.2
+
+
+@given(
+    st.lists(st.floats(0, 1), min_size=3, max_size=6),
+    st.lists(st.floats(0, 1), min_size=3, max_size=6),
+)
+def test_what_a_run_had_learnt_before_it_diverged_never_decides(
+    early: list[float], calm: list[float]
+) -> None:
+    """By how much it loses is unknown, so only signs are counted: all of five seeds must agree."""
+    whole = Curve("whole", (track(*calm),) * 5)
+    for diverged in (5, 4):
+        tracks = [track(*early, diverged=n < diverged) for n in range(5)]
+        gone = Curve("gone", tuple(tracks))
+        until = 10.0 * (max(len(early), len(calm)) - 1) + 1
+        for one, other in (
+            (whole.last("accuracy"), gone.last("accuracy")),
+            (
+                whole.average("accuracy", "iterations", until),
+                gone.average("accuracy", "iterations", until),
+            ),
+            (
+                whole.held("accuracy", "iterations", 0, until),
+                gone.held("accuracy", "iterations", 0, until),
+            ),
+        ):
+            agree = 5 if diverged == 5 else 4 + (one[4] > other[4])
+            assert more(one, other).agree == agree
+            assert more(one, other).state == ("holds" if agree == 5 else "not decided")
+            assert more(other, one).state == ("does not hold" if agree == 5 else "not decided")
+
+
+def test_a_line_typically_ends_where_its_lasting_runs_do() -> None:
+    lasting, gone = track(0.1, 0.8), track(0.1, 0.2, diverged=True)
+    assert Curve("one", (lasting, gone)).typical("accuracy") == 0.8
+    assert np.isnan(Curve("none", (gone, gone)).typical("accuracy"))
 
 
 def test_a_line_can_end_between_two_measurements() -> None:

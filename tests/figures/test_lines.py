@@ -1,6 +1,7 @@
 """What figures take for granted: runs that need not be run twice."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from sdfeel.experiment.schema import Experiment
 from sdfeel.figures.cache import examples, seconds
 from sdfeel.figures.lines import changed, seeded
 from sdfeel.figures.settings import (
+    READINGS,
     Reading,
     async_sd_feel,
     devices,
@@ -64,6 +66,15 @@ def test_what_is_not_trained_again_would_give_the_same_curve(
     _, other = run(small(*paid), tmp_path / "other")
     # Not to the bit: a mean of means is rounded twice.
     assert [e.loss for e in one] == pytest.approx([e.loss for e in other], rel=1e-4)
+
+
+def test_thirty_two_million_bits_are_too_many_for_the_papers_race() -> None:
+    """Why "32 Mbits" are read as 32 bits for each of M parameters."""
+    for reading in READINGS:
+        own = setting("mnist", "full", reading)
+        literal = replace(own, settings=(*own.settings, "latency.model_bits=32e6"))
+        assert literal.window / literal.pace(5) < 36
+        assert own.window / own.pace(5) > 500
 
 
 @pytest.mark.parametrize("reading", ["A", "E"])

@@ -7,8 +7,9 @@ import pytest
 
 from sdfeel.figures.all_figures import FIGURES
 from sdfeel.figures.curves import Axis, Curve, Measure, RunTrack
-from sdfeel.figures.figure import Figure, Scale
-from sdfeel.figures.pictures import picture, plain, styles_by_label
+from sdfeel.figures.figure import Figure, Panel, Scale
+from sdfeel.figures.paper.race import ALL, CELL, PRINTED
+from sdfeel.figures.pictures import picture, plain, styles_by_label, units_of
 from sdfeel.figures.settings import Reading
 from sdfeel.report.styles import line_style
 
@@ -65,6 +66,48 @@ def test_panels_of_one_measure_have_one_scale(name: str) -> None:
     assert drawn is not None
     limits = {axes.get_ylim() for axes in drawn.axes if axes.lines}
     assert len(limits) == 1
+
+
+PAPERS = [each for each in FIGURES.values() if each.name[0].isdigit() and each.panels]
+
+
+@pytest.mark.parametrize("figure", PAPERS, ids=lambda figure: figure.name)
+def test_what_a_figure_of_the_paper_claims_can_be_seen(figure: Figure) -> None:
+    """Every line in some panel, and a panel with the axis of every claim."""
+    elsewhere = {ALL, CELL} if {ALL, CELL} <= drawn_in(FIGURES["5a"]) else set()  # the same runs
+    for scale in figure.scales:
+        for reading in figure.readings:
+            lines = {line.label for line in figure.lines(figure.setting(scale, reading))}
+            shown = drawn_in(figure, reading)
+            assert lines - (shown or lines) <= elsewhere
+            assert shown <= lines
+    axes = {panel.axis for panel in figure.panels}
+    assert {claim.axis for claim in figure.claims} <= axes
+
+
+def drawn_in(figure: Figure, reading: Reading = "A") -> set[str]:
+    """The labels in a figure's panels; none if one of them has all lines."""
+    panels = [panel.labels for panel in figure.panels if panel.reading == reading]
+    return {label for labels in panels for label in labels} if all(panels) else set()
+
+
+@pytest.mark.parametrize("name", ["7", "4a", "5a"])
+def test_the_first_panels_have_the_papers_lines_and_no_others(name: str) -> None:
+    printed = {"7": {"tau1 = 1, tau2 = 1", "tau1 = 3, tau2 = 1", "tau1 = 20, tau2 = 1"}}
+    for reading in ("A", "E"):
+        first = next(panel for panel in FIGURES[name].panels if panel.reading == reading)
+        assert set(first.labels) == printed.get(name, set(PRINTED))
+
+
+def test_times_in_a_picture_have_one_unit() -> None:
+    """Beside an hour and a half, 85 minutes would look longer."""
+    panels = tuple(Panel("loss", "seconds", (label,)) for label in ("long", "short"))
+    x = np.array([0.0, 6000.0, 12000.0])
+    found = {
+        label: Curve(label, (RunTrack({"seconds": x * size}, {"loss": 2.3 - x / 12000}),))
+        for label, size in (("long", 1.0), ("short", 0.2))
+    }
+    assert len({unit.name for unit in units_of(panels, {"A": found}).values()}) == 1
 
 
 @pytest.mark.parametrize(

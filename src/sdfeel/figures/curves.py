@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, nan
 from pathlib import Path
 from typing import Literal
 
@@ -21,7 +21,11 @@ Axis = Literal["iterations", "seconds", "bytes", "joules"]
 AXES: tuple[Axis, ...] = ("iterations", "seconds", "bytes", "joules")
 Measure = Literal["loss", "accuracy", "spread"]
 MEASURES: tuple[Measure, ...] = ("loss", "accuracy", "spread")
-LOST: dict[Measure, float] = {"loss": inf, "accuracy": 0.0, "spread": inf}  # of a run that diverged
+LOST: dict[Measure, float] = {
+    "loss": inf,
+    "accuracy": -inf,
+    "spread": inf,
+}  # of a run that diverged
 DIGITS = 5  # that are kept of every number
 
 
@@ -121,6 +125,11 @@ class Curve:
     def held(self, measure: Measure, axis: Axis, start: float, end: float) -> Floats:
         """(seeds,) means over a stretch if every model counts until the next one."""
         return np.array([track.held(measure, axis, start, end) for track in self.runs])
+
+    def typical(self, measure: Measure) -> float:
+        """The mean at the end of the runs that did not diverge; not a number if all did."""
+        ends = [track.last(measure) for track in self.runs if not track.diverged]
+        return float(np.mean(ends)) if ends else nan
 
     def jitter(self, measure: Measure) -> Floats:
         """(seeds,) how restless the runs are."""

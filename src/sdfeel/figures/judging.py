@@ -98,7 +98,7 @@ def _summary(curve: Curve) -> dict[str, Any]:
     return {
         "iterations": _short(curve.end("iterations")),
         "seconds": _short(curve.end("seconds")),
-        "accuracy": [_short(value) for value in curve.last("accuracy")],
+        "accuracy": [_short(max(value, 0.0)) for value in curve.last("accuracy")],  # 0: it diverged
         "loss": [_short(value) for value in curve.last("loss")],
         "diverged": curve.diverged,
     }

@@ -71,11 +71,12 @@ def picture(
     height = panel_height * down + 0.7 + 0.2 * (ceil(len(styles) / columns) + len(told))
     drawn = new_figure(room, height, f"{figure.name}: {figure.title}" if row == ROW else None)
     several = len(figure.readings) > 1
+    units = units_of(panels, found)
     grid = np.atleast_1d(drawn.subplots(down, across, squeeze=False)).ravel()
     for axes, panel in zip(grid, panels, strict=False):
         curves = found[panel.reading]
         shown = {plain(label, panel): curves[label] for label in panel.labels or curves}
-        draw(axes, panel, shown, styles, figure.setting(scale, panel.reading))
+        draw(axes, panel, shown, styles, figure.setting(scale, panel.reading), units[panel])
         parts = [panel.title, f"reading {panel.reading}" if several else ""]
         axes.set_title(", ".join(part for part in parts if part), fontsize=LABEL, color=INK)
     for measure in {panel.measure for panel in panels}:
@@ -201,10 +202,10 @@ def draw(
     shown: Mapping[str, Curve],
     styles: Mapping[str, int],
     setting: FigureSetting,
+    unit: Unit,
 ) -> None:
     """Means over seeds, shaded from the lowest to the highest."""
     curves = list(shown.values())
-    unit = unit_of(panel, curves)
     lasting = [curve for curve in curves if curve.diverged < len(curve.runs)] or curves
     end = min(curve.end(panel.axis) for curve in lasting)
     if panel.axis not in ("iterations", "seconds"):
@@ -263,10 +264,20 @@ def mark_reached(axes: Axes, reached: Floats, color: str, unit: str, height: flo
         )
 
 
-def unit_of(panel: Panel, shown: list[Curve]) -> Unit:
-    """The unit that the panel's axis is drawn in."""
-    longest = max(curve.end(panel.axis) for curve in shown)
-    return unit_for(longest, TIMES if panel.axis == "seconds" else COUNTS)
+def units_of(panels: Sequence[Panel], found: Mapping[Reading, Curves]) -> dict[Panel, Unit]:
+    """The unit of each panel's axis: the same for all panels of an axis under a reading."""
+    longest: dict[tuple[str, Reading], float] = {}
+    for panel in panels:
+        curves = found[panel.reading]
+        end = max(curves[label].end(panel.axis) for label in panel.labels or curves)
+        place = (panel.axis, panel.reading)
+        longest[place] = max(end, longest.get(place, 0.0))
+    return {
+        panel: unit_for(
+            longest[panel.axis, panel.reading], TIMES if panel.axis == "seconds" else COUNTS
+        )
+        for panel in panels
+    }
 
 
 def sampled(curve: Curve, panel: Panel, end: float) -> tuple[Floats, Floats]:

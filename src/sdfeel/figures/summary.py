@@ -23,13 +23,14 @@ WORDS = {
     "not decided": "open",
     "report only": "numbers",
 }
+TOLD = {"holds": "holds", "does not hold": "fails", "not decided": "open", "report only": "numbers"}
 TITLES = {
     "holds": "Holds",
     "does not hold": "Fails",
     "depends": "Depends",
     "not decided": "Open",
     "digits": "Only on digits so far",
-    "ours": "Ours",
+    "ours": "Our [tiers] beat",
     "none": "Not computed",
 }
 PICTURED = ("holds", "does not hold", "depends", "not decided", "digits", "ours")
@@ -67,16 +68,16 @@ class ShownClaim:
         if (
             self.kind == "depends"
         ):  # two readings: where it does not hold in one, it does in the other
-            marks += [f"only {reading}" for reading, state in by.items() if state == "holds"]
+            marks += [f"{r} only" for r, state in by.items() if state == "holds"]
         elif len(set(by.values())) > 1:  # what is open needs no word where its group says so
             dull = self.kind if self.kind == "not decided" else None
-            marks += [f"{reading} {WORDS[state]}" for reading, state in by.items() if state != dull]
+            marks += [f"{r}: {TOLD[state]}" for r, state in by.items() if state != dull]
         elif self.kind == "digits" or (self.kind == "ours" and "holds" not in by.values()):
-            marks += {WORDS[state] for state in by.values()}
+            marks += {TOLD[state] for state in by.values()}
         elif len(by) == 1 < min(len(self.figure.readings), len(known)):
-            marks += [str(reading) for reading in by]
+            marks += [f"under {reading}" for reading in by]
         told = f" ({', '.join(marks)})" if marks else ""
-        return f"{HEADLINES[self.claim.id]} [{self.claim.id}]{told}"
+        return f"[{HEADLINES[self.claim.id]}][{self.claim.id}]{told}"
 
 
 def first_screen(results: Path) -> str:
@@ -124,7 +125,9 @@ def _states(results: Path, data: str, scale: Scale, reading: Reading) -> Counter
     """How many claims of the paper have which verdict on a data set; a claim that several figures
     judge (at another rate, say) counts once, as its first figure says."""
     with (results / "claims.csv").open(encoding="utf-8", newline="") as file:
-        listed = {name for row in csv.DictReader(file) for name in row["claims"].split()}
+        listed = {
+            name for row in csv.DictReader(file) for name in row["claims"].split()
+        }  # not ours
     found: dict[str, str] = {}
     for figure in FIGURES.values():
         for claim, verdicts in verdicts_of(results, scale, figure.name).items():
@@ -159,7 +162,7 @@ def _pictures(results: Path, groups: Mapping[str, list[ShownClaim]]) -> str:
         drawn = [each for each in groups[kind] if drawn_at(results, each.figure) == each.scale]
         fresh = next((e for e in drawn if e.figure.name not in chosen), None)
         if fresh is not None:
-            told = f"{TITLES[kind].split(',')[0]}: {fresh.claim.id}"
+            told = f"{TITLES[kind]}: {HEADLINES[fresh.claim.id]}"
             chosen[fresh.figure.name] = (told, fresh.figure)
     if not chosen:
         return ""

@@ -153,12 +153,10 @@ def no_worse(method: str) -> Judge:
         parts: list[Verdict] = []
         numbers: dict[str, float] = {}
         for tau1 in taus(seen.setting):
-            one, other = (ends(seen[label(m, tau1)]) for m in (method, SD))
-            parts.append(no_less(one, other, NO_WORSE.size, "accuracy"))
-            numbers |= {
-                label(method, tau1): float(one.mean()),
-                label(SD, tau1): float(other.mean()),
-            }
+            one, other = (seen[label(m, tau1)] for m in (method, SD))
+            high, low = one.last("accuracy"), other.last("accuracy")
+            parts.append(no_less(high, low, NO_WORSE.size, "accuracy"))
+            numbers |= {each.label: each.typical("accuracy") for each in (one, other)}
         return all_of(parts).with_numbers(**numbers)
 
     return judge
@@ -171,7 +169,7 @@ def survives(seen: ClaimView) -> Verdict:
     more = max(lost[m] - lost[SD] for m in (KGT, FREE))
     numbers = {f"{m}, runs lost": n for m, n in lost.items()}
     numbers |= {f"{m}, mean accuracy": float(each.mean()) for m, each in found.items()}
-    return exactly(more <= 0, -more, "runs", **numbers)
+    return exactly(more <= 0, 0.0 - more, "runs", **numbers)
 
 
 def every_end(seen: ClaimView) -> Verdict:

@@ -50,8 +50,7 @@ def unstable(label: str) -> Judge:
             for track in seen[label].runs
         ]
         ends = {
-            f"final accuracy, {one}": float(seen[one].last("accuracy").mean())
-            for one in (SMALL[-1], label)
+            f"final accuracy, {one}": seen[one].typical("accuracy") for one in (SMALL[-1], label)
         }
         return each([bool(flag) for flag in flags]).with_numbers(
             unstable=float(sum(flags)), diverged=float(seen[label].diverged), **ends
@@ -62,9 +61,9 @@ def unstable(label: str) -> Judge:
 
 def best(seen: ClaimView) -> Verdict:
     """0.01 ends at least as high as 0.1, as it must if 0.1 fails."""
-    one, other = seen[SMALL[-1]].last("accuracy"), seen[LARGE[0]].last("accuracy")
-    numbers = {SMALL[-1]: float(one.mean()), LARGE[0]: float(other.mean())}
-    return more(one, other, "accuracy").with_numbers(**numbers)
+    one, other = seen[SMALL[-1]], seen[LARGE[0]]
+    numbers = {each.label: each.typical("accuracy") for each in (one, other)}
+    return more(one.last("accuracy"), other.last("accuracy"), "accuracy").with_numbers(**numbers)
 
 
 def _restless(accuracy: "np.typing.NDArray[np.float64]") -> float:

@@ -63,7 +63,7 @@ CLAIMS = (
         otherwise="FEEL's rounds are the cheapest of all (nothing goes between servers or to a "
         "cloud), and five clients drawn afresh from all 50 give a noisy but unbiased mean. If the "
         "five are always the same cell, data are missing for good, and FEEL is far behind (the "
-        "line 'FEEL, one cell').",
+        "line 'FEEL, one cell' of [5a](5a.md)).",
     ),
     Claim(
         "4.2a",
@@ -75,6 +75,7 @@ CLAIMS = (
         "4.2b",
         "FEEL's loss curve is the most restless.",
         restless,
+        timed=True,
         note="Restless: how far the measurements are off the line between their neighbours. "
         "FedAvg with a tenth of the clients computes what FEEL computes, so it is not among those "
         "compared.",

@@ -5,10 +5,13 @@ from dataclasses import replace
 from sdfeel.figures.figure import Claim, Figure, both
 from sdfeel.figures.paper.figure_4 import COINCIDE, printed_rate
 from sdfeel.figures.paper.race import (
+    ALL,
+    CELL,
     FEEL,
     FEW,
     PRINTED,
     SAVING,
+    SD,
     race,
     soonest,
     unreached,
@@ -63,9 +66,10 @@ FIGURE = Figure(
     "5a",
     "Test accuracy against time on MNIST",
     "mnist",
-    "As figure 4(a); dotted: the target, and when each line first reaches it, in the mean.",
+    "As figure 4(a); dotted: the target, and when each line first reaches it, in the mean. Below: "
+    "other readings of FedAvg and FEEL.",
     lambda setting: race(setting, 5, 1),
-    PANELS,
+    (*PANELS, *both("accuracy", "seconds", SD, ALL, CELL)),
     CLAIMS,
 )
 FIGURE_AT_PRINTED_RATE = replace(

@@ -98,12 +98,15 @@ CLAIMS = (
         "skipping it saves under a tenth of the time, while the servers drift apart.",
     ),
 )
-OWN = tuple(TAU1.values())
-PANELS = (
-    Panel("loss", "iterations", OWN),
-    Panel("loss", "seconds", OWN),
-    Panel("loss", "iterations", OWN, "E"),
-    Panel("loss", "seconds", OWN, "E"),
+OWN = (TAU1[5], TAU2[2], TAU2[5])  # not in the paper's figure: tau2, at another tau1
+PANELS = tuple(
+    panel
+    for reading in ("A", "E")
+    for panel in (
+        Panel("loss", "iterations", PRINTED, reading),
+        Panel("loss", "seconds", PRINTED, reading),
+        Panel("loss", "seconds", OWN, reading, title="tau2"),
+    )
 )
 FIGURE = Figure(
     "7",
@@ -120,7 +123,7 @@ FIGURE_ON_CIFAR = Figure(
     "cifar10",
     "alpha = 1, ring.",
     lines,
-    PANELS[:2],
+    PANELS[:3],
     CLAIMS,
     scales=SCALES,
     readings=("A",),

@@ -156,7 +156,7 @@ def unreached(label: str) -> Judge:
 
 
 def unusable(label: str) -> Judge:
-    """It ends below the accuracy at which a model is of use, and far below SD-FEEL."""
+    """It ends below the accuracy at which a model is of use."""
 
     def judge(seen: ClaimView) -> Verdict:
         limit, t = seen.setting.unusable, window(seen, SD, label)
