@@ -12,7 +12,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from sdfeel.core.errors import DataError
+from sdfeel.core.errors import DataError, InputError
 
 # A run's directory; the log has the same name in a node's directory.
 EXPERIMENT, EVENTS, METRICS = "experiment.toml", "events.jsonl", "metrics.csv"
@@ -185,6 +185,19 @@ def of_toml(content: bytes) -> dict[str, Any]:
         if not level:
             return found
     raise ValueError(_TOO_DEEP)
+
+
+def read_toml(path: Path, what: str, missing: str | None = None) -> dict[str, Any]:
+    """What a TOML file says; InputError, which says `what` the file is, where it cannot be read,
+    and `missing` where there is none."""
+    try:
+        return of_toml(path.read_bytes())
+    except OSError as error:
+        if missing is not None and isinstance(error, FileNotFoundError):
+            raise InputError(missing) from None
+        raise InputError(f"cannot read {what} {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is not valid TOML: {error}") from None
 
 
 _TOO_DEEP = "its tables or lists are nested too deeply: nothing here needs more than four levels"

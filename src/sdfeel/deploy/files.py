@@ -26,7 +26,7 @@ from sdfeel.core.run_files import (
     NEAR_EXPERIMENT,
     NEAR_NETWORK,
     NODE,
-    of_toml,
+    read_toml,
     write_atomic,
 )
 from sdfeel.core.sparse import Sparse
@@ -122,12 +122,7 @@ def read_policy(words: Sequence[str]) -> PolicySection:
 
 def read_node(path: Path) -> NodeFile:
     """A node file with all its paths made absolute."""
-    try:
-        values = of_toml(path.read_bytes())
-    except OSError as error:
-        raise InputError(f"cannot read the node file {path}: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from None
+    values = read_toml(path, "the node file")
     try:
         node = NodeFile.model_validate(values)
     except ValidationError as error:

@@ -13,7 +13,7 @@ from sdfeel.core.errors import InputError, UnknownName, of_kind, said, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.graphs import ALIASES, TOPOLOGIES
 from sdfeel.core.peers import NAMES as PEERS
-from sdfeel.core.run_files import of_toml
+from sdfeel.core.run_files import of_toml, read_toml
 from sdfeel.data.clusters import ASSIGNMENTS
 from sdfeel.data.partition import PARTITIONS, USERS
 from sdfeel.data.sources import DATASETS
@@ -129,16 +129,8 @@ def _help(text: str | None) -> str:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    try:
-        return of_toml(file.read_bytes())
-    except FileNotFoundError:
-        raise InputError(
-            f"no experiment file {file}: write one with `sdfeel init {file}`"
-        ) from None
-    except OSError as error:
-        raise InputError(f"cannot read the experiment file {file}: {error.strerror}") from None
-    except ValueError as error:
-        raise InputError(f"{file} is not valid TOML: {error}") from None
+    missing = f"no experiment file {file}: write one with `sdfeel init {file}`"
+    return read_toml(file, "the experiment file", missing)
 
 
 def _parsed(setting: str) -> tuple[list[str], Any]:

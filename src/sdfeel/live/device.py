@@ -23,7 +23,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Ints, Singles
 from sdfeel.core.errors import DataError, InputError, RunError, SdfeelError, printable, unknown
-from sdfeel.core.run_files import NEAR_ALLOW, client_arrays, of_toml
+from sdfeel.core.run_files import NEAR_ALLOW, client_arrays, read_toml
 from sdfeel.core.seeds import rng
 from sdfeel.engine.guards import UpdateGuard
 from sdfeel.engine.native.library import Library
@@ -208,12 +208,7 @@ class DeviceNode:
 
     @classmethod
     def read(cls, path: Path) -> "DeviceNode":
-        try:
-            values = of_toml(path.read_bytes())
-        except OSError as error:
-            raise InputError(f"cannot read the node file {path}: {error.strerror}") from None
-        except ValueError as error:
-            raise InputError(f"{path} is not valid TOML: {error}") from None
+        values = read_toml(path, "the node file")
         if "trainer" in values:
             raise InputError(f"{path} names a trainer, but a device trains with its library alone")
         for key, value in values.items():

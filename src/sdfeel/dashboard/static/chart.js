@@ -322,8 +322,8 @@ export class Charts {
     const slider = h("input", { type: "range", min: 0, max: 0.98, step: 0.02, value: 0, "aria-label": "Smoothing" });
     slider.addEventListener("input", () => { this.smooth = +slider.value; this.redraw(); });
     this.settings = [
-      h("span", { class: "soft" }, "heights"), choice("Heights", ["auto", "linear", "log"], 0, (index) => { this.log = [null, false, true][index]; this.redraw(); }),
-      h("label", { class: "soft" }, h("input", { type: "checkbox", onchange: (event) => { this.logX = event.target.checked; this.redraw(); } }), " log widths"),
+      h("span", { class: "soft" }, "y axis"), choice("Y axis", ["auto", "linear", "log"], 0, (index) => { this.log = [null, false, true][index]; this.redraw(); }),
+      h("label", { class: "soft" }, h("input", { type: "checkbox", onchange: (event) => { this.logX = event.target.checked; this.redraw(); } }), " log x axis"),
       h("label", { class: "soft smooth" }, "smoothing ", slider), this.back];
     this.element = h("div", {}, this.choices, this.legend, this.grid, this.thinned);
     addEventListener("themechange", () => this.redraw());
