@@ -27,6 +27,7 @@ ROOM_BYTES = 12 << 20
 ORDERED_BYTES = 256 << 20  # of starts and sums that are copied into the stages' own orders
 NOBODYS, NO_SUMS = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
 NO_OPENINGS = np.zeros(0, np.uint8)
+NO_BYTES = ctypes.c_char * 0  # what is at an address, for those who only want that
 
 
 class CrowdCall(ctypes.Structure):
@@ -155,8 +156,8 @@ class Crowds:
         )
 
         def restore(begin: int, end: int) -> None:
-            touched = np.unique(into[crowd.begins[begin] : crowd.begins[end]])
-            self._library.restore(sums, totals, touched, self._threads)
+            complete = _closing(into, crowd.begins[begin], crowd.begins[end])
+            self._library.restore(sums, totals, complete, self._threads)
 
         def end() -> None:
             if own is not None:
@@ -250,8 +251,9 @@ class Gathered:
     ) -> None:
         self._library, self._threads, self._ends = library, threads, ends
         self._count, functions = int(call.tasks.count), library.functions
-        self._folded = 0
+        self._folded = self._added = 0  # what was asked for, and what is there
         functions.sdfeel_gather.restype = ctypes.c_void_p
+        functions.sdfeel_fold.restype = ctypes.c_int64
         after = None if before is None else before.here
         self._handle = ctypes.c_void_p(functions.sdfeel_gather(ctypes.byref(call), threads, after))
         self._process = os.getpid()
@@ -268,11 +270,13 @@ class Gathered:
     def fold(self, until: int | None = None) -> None:
         """Add up the models of all tasks before `until` (default: all), in their order."""
         last, fold = self._count if until is None else until, self._library.functions.sdfeel_fold
-        while (code := fold(self._handle, ctypes.c_int64(last))) == NOT_YET:
-            pass  # in between, somebody may press Ctrl-C
-        if code == STOPPED:
-            raise self._ends.failed()
-        self._library.check(code, self._threads)
+        while self._added < last:  # in between, somebody may press Ctrl-C
+            found = fold(self._handle, ctypes.c_int64(last))
+            if found == -STOPPED:
+                raise self._ends.failed()
+            if found != -NOT_YET:
+                self._library.check(max(-found, 0), self._threads)
+                self._added = found
         if self._ends.added is not None and last > self._folded:
             self._ends.added(self._folded, last)
         self._folded = max(last, self._folded)
@@ -290,6 +294,11 @@ def _disperse(
         over()
 
 
+def _closing(into: Ints, begin: int, end: int) -> Ints:
+    """The sums whose last entry is one of these: threads may be adding to all others."""
+    return np.setdiff1d(into[begin:end], into[end:])
+
+
 def _opening(into: Ints, sums: int) -> NDArray[np.uint8]:
     """(E,) 1 where an entry is the first of its sum."""
     first = np.full(sums, -1)
@@ -301,8 +310,11 @@ def _opening(into: Ints, sums: int) -> NDArray[np.uint8]:
 
 def _address(array: NDArray[Any]) -> int:
     """array.ctypes.data, but fast."""
-    found: int = array.__array_interface__["data"][0]
-    return found
+    try:
+        return ctypes.addressof(NO_BYTES.from_buffer(array.data))
+    except TypeError:  # it is to be read only
+        found: int = array.__array_interface__["data"][0]
+        return found
 
 
 def _numbers(array: Ints) -> Ints:

@@ -79,13 +79,13 @@ template <class Net> class Crowd : public OnHeap {
     }
     Crowd(const Crowd &) = delete;
 
-    // Wait until the models of all tasks before `until` are added, but not for long. 0 if they are,
-    // NOT_YET, or why they never will be.
-    int fold(int64_t until) {
+    // Wait until the models of all tasks before `until` are added, but not for long. How many are, or
+    // below 0: NOT_YET, or why they never will be.
+    int64_t fold(int64_t until) {
         const Held held(lock);
         awaited = until;
         held.wait(moved, [&] { return added >= until || bad || failure; }, LOOK);
-        return added >= until ? 0 : bad ? STOPPED : failure ? failure : NOT_YET;
+        return added >= until ? added : -(bad ? STOPPED : failure ? failure : NOT_YET);
     }
 
   private:

@@ -65,7 +65,7 @@ int turn(const T *from, T *to, const int64_t *rows, int64_t count, int64_t param
     extern "C" void *sdfeel_gather(const SdfeelCrowd *crowd, int threads, void *before) {          \
         return new sdfeel::Crowd<NET>(*crowd, threads, static_cast<sdfeel::Crowd<NET> *>(before)); \
     }                                                                                              \
-    extern "C" int sdfeel_fold(void *crowd, int64_t until) {                                       \
+    extern "C" int64_t sdfeel_fold(void *crowd, int64_t until) {                                   \
         return static_cast<sdfeel::Crowd<NET> *>(crowd)->fold(until);                              \
     }                                                                                              \
     extern "C" void sdfeel_disperse(void *crowd) {                                                 \
