@@ -24,7 +24,7 @@ from sdfeel.core.masked_sums import PAIR, in_sums, unmasked
 from sdfeel.core.mixing import Mixing, in_steps, restricted, selected
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages
-from sdfeel.core.repeated_rounds import same_end, same_messages, same_start, sent_as
+from sdfeel.core.repeated_rounds import same_end, same_start, sent_as
 from sdfeel.core.scheme import (
     Estimates,
     Lane,
@@ -348,11 +348,11 @@ class Decisions:
         if before.asked is not None and same_end(asked, before.asked):
             return before
         mix = self._mixed(view, done, asked)
-        if same_messages(mix, sent):
-            mix = sent_as(mix, sent)
-        else:
-            mix = self._billed(view.net, mix)
-            bill = cost.bill(work, mix, done)
+        same = sent_as(mix, sent)
+        if same is not None:
+            return Begun(work, steps, same, bill, clients, state, counts_for, asked)
+        mix = self._billed(view.net, mix)
+        bill = cost.bill(work, mix, done)
         return Begun(work, steps, mix, bill, clients, state, counts_for, asked)
 
     def check_deadline(self) -> None:

@@ -8,14 +8,6 @@ from sdfeel.core.mixing import Mixing
 from sdfeel.core.scheme import Mix, Work
 
 
-def same_messages(one: Mix, other: Mix) -> bool:
-    """Do the same models travel, however much each of them counts?"""
-    if not _same_places(one.up, other.up):
-        return False
-    these, those = one.stages, other.stages
-    return len(these) == len(those) and all(map(_same_places, these, those))
-
-
 def same_start(asked: Work, before: Work) -> bool:
     """Is this the same work, of the plainest kind?"""
     if asked is before.asked:
@@ -43,14 +35,26 @@ def same_end(asked: Mix, before: Mix) -> bool:
     )
 
 
-def sent_as(mix: Mix, like: Mix) -> Mix:
-    """The same with the messages of another round, and with its mixings where they are the same."""
-    stages = tuple(map(_sending_as, mix.stages, like.stages))
-    return mix.sending(_sending_as(mix.up, like.up), stages)
+def sent_as(mix: Mix, like: Mix) -> Mix | None:
+    """The same with the messages of another round, and with its mixings where they are the same;
+    None if other models travel, however much each of them counts."""
+    up, these, those = _sent_as(mix.up, like.up), mix.stages, like.stages
+    if up is None or len(these) != len(those):
+        return None
+    stages = list[Mixing]()
+    for one, other in zip(these, those, strict=True):
+        stage = _sent_as(one, other)
+        if stage is None:
+            return None
+        stages.append(stage)
+    return mix.sending(up, tuple(stages))
 
 
-def _sending_as(one: Mixing, like: Mixing) -> Mixing:
-    """A mixing between the same places, with the other's messages; the other, if it is the same."""
+def _sent_as(one: Mixing, like: Mixing) -> Mixing | None:
+    """A mixing with the other's messages, if it is between the same places; the other, if it is the
+    same."""
+    if not _same_places(one, like):
+        return None
     same = one.rule == like.rule and one.votes is like.votes
     same = same and same_numbers(one.weights, like.weights)
     return like if same else one.sending(like.sent)

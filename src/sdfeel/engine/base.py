@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any, Literal, Protocol
@@ -231,15 +230,17 @@ def cores() -> int:
     return len(available(0)) if available is not None else os.cpu_count() or 1
 
 
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread for torch: its sums depend on their number, and for small sums more are slower."""
-    before = torch.get_num_threads()
-    if before == 1:  # whoever set it decides when that ends
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+class one_thread:
+    """One thread for torch: its sums depend on their number, and for small sums more are slower.
+
+    A class, not a generator: every asynchronous event enters it.
+    """
+
+    def __enter__(self) -> None:
+        self._before = torch.get_num_threads()
+        if self._before != 1:  # otherwise whoever set it decides when that ends
+            torch.set_num_threads(1)
+
+    def __exit__(self, *raised: object) -> None:
+        if self._before != 1:
+            torch.set_num_threads(self._before)

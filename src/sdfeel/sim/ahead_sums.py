@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from sdfeel.sim.state import LaneState
 EACH_WORKER = 32  # models of a batch, for each worker
 LEFT = 1 / 3  # of the models ahead: when the next batch begins, so that no core waits for it
 ROOM_BYTES = 256e6  # of the sums of a batch, at most
+NOTHING = np.zeros(1, dtype=np.int64)
 
 Rows = NDArray[Any] | list[NDArray[Any]]
 Chosen = tuple[LaneState, Begun, Crowd]  # a lane of a batch, and its part of the crowd
@@ -251,10 +253,9 @@ def zeroed(totals: Floats, into: Ints) -> Floats:
 def _joined(pieces: list[Crowd], bases: list[NDArray[Any]], sums: list[int], taken: Ints) -> Crowd:
     """One crowd of several lanes: their models and sums follow one another."""
     clients = np.concatenate([piece.clients for piece in pieces])
-    entries = np.array([len(piece.into) for piece in pieces])
-    tasks = np.array([len(piece.clients) for piece in pieces])
-    before = np.concatenate([[0], np.cumsum(entries)])
-    ends = [piece.begins[1:] + more for piece, more in zip(pieces, before.tolist(), strict=False)]
+    entries = [len(piece.into) for piece in pieces]
+    tasks = [len(piece.clients) for piece in pieces]
+    ends = np.concatenate([piece.begins[1:] for piece in pieces]) + _offsets(entries, tasks)
     return Crowd(
         clients,
         [row for base in bases for row in base],
@@ -262,26 +263,28 @@ def _joined(pieces: list[Crowd], bases: list[NDArray[Any]], sums: list[int], tak
         np.concatenate([piece.steps for piece in pieces]),
         taken[clients],
         np.concatenate([piece.rates for piece in pieces]),
-        np.concatenate([[0], *ends]),
+        np.concatenate([NOTHING, ends]),
         np.concatenate([piece.into for piece in pieces]) + _offsets(sums, entries),
         np.concatenate([piece.weights for piece in pieces]),
         pieces[0].updates,
     )
 
 
-def _offsets(sizes: list[int], counts: Ints) -> Ints:
+def _offsets(sizes: list[int], counts: list[int]) -> Ints:
     """Where each of several parts begins, once for each of its members."""
-    return np.repeat(np.cumsum([0, *sizes[:-1]]), counts)
+    return np.repeat(list(accumulate(sizes[:-1], initial=0)), counts)
 
 
 def _weigh(sums: list[Tensor], weights: Floats) -> None:
     """Multiply sums of one model by their weights: a product is rounded once, as a term of a sum
     is, and no zero is negative."""
-    compiled = rows_in_c()
     for row, weight in zip(sums, weights, strict=True):
-        if weight != 1 and compiled is not None and row.dtype is torch.float32:
+        if weight == 1:
+            continue
+        compiled = rows_in_c()
+        if compiled is not None and row.dtype is torch.float32:
             compiled.mix([row.data_ptr()], weight, ONE_ENTRY, [row.data_ptr()], len(row))
-        elif weight != 1:
+        else:
             row.copy_(row.double().mul_(float(weight)).add_(0.0))
 
 

@@ -271,7 +271,7 @@ class Simulation:
         state.bytes += bill.bytes
         state.joules += bill.joules
         state.taken = state.taken.copy()  # somebody may have kept it
-        state.taken[work.down.rows] += decided.steps
+        state.taken[work.down.rows] = state.taken[work.down.rows] + decided.steps
         self._spend(work, mix.up, each.k)
         state.took(each, iterations)
         each.memory = mix.memory

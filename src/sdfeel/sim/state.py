@@ -43,6 +43,7 @@ class ModelRows:
         self.writes = 0  # of servers' rows
         self.last_written = np.zeros(len(self.servers), dtype=np.int64)  # the write of each row
         self._copies: dict[int, Tensor] = {}  # (1, P) of servers' rows, until they are written
+        self._in_place: dict[int, Tensor] = {}  # (1, P) these rows themselves, once asked for
 
     @classmethod
     def fresh(cls, initial: Tensor, net: Network) -> "ModelRows":
@@ -79,7 +80,10 @@ class ModelRows:
             return self[n].clone()[None]
         copy = self._copies.get(n)
         if copy is None:
-            copy = self._copies[n] = self.servers[n : n + 1].clone()
+            row = self._in_place.get(n)
+            if row is None:
+                row = self._in_place[n] = self.servers[n : n + 1]
+            copy = self._copies[n] = row.clone()
         return copy
 
     def put(self, rows: Sequence[int], values: Tensor | Sequence[Tensor]) -> None:
