@@ -23,7 +23,7 @@ class InputError(SdfeelError, ValueError):
 
 
 class UnknownName(InputError):
-    """There is no thing of this name; `unknown` makes it."""
+    """Nothing has this name. `unknown` makes this error."""
 
     kind: str = ""
     value: str = ""

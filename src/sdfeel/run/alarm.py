@@ -1,4 +1,4 @@
-"""Tells once that the loss has left all bounds while the model is still finite."""
+"""Warns once that the loss has exploded although the model is still finite."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What schemes share in which clients meet at a server, and servers then meet each other."""
+"""What schemes of two levels share: clients report to a server, then servers exchange models."""
 
 from dataclasses import dataclass
 from typing import Annotated

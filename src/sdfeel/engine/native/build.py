@@ -153,7 +153,7 @@ def lacks(name: str) -> str | None:
 
 
 def code_instructions() -> str:
-    """The instruction set of what is compiled now: the largest that has a name here, if all."""
+    """The instruction set to compile for: the one asked for, or the largest that has a name here."""
     asked = asked_instructions()
     return asked if asked != ALL else next(reversed(having()), platform.machine())
 

@@ -1,4 +1,4 @@
-"""Asynchronous servers exchange models: one leads, its neighbours hold still for a moment.
+"""Asynchronous servers exchange models: one leads, and locks its neighbours for a moment.
 
 The leader holds itself and its neighbours in ascending order of their numbers, so that no two
 leaders can wait for each other. Then it reads all models, decides, commits its own new model

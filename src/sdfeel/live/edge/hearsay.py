@@ -1,4 +1,4 @@
-"""How many rounds there can have been: ages by hearsay count them, and each is somebody's word.
+"""The most rounds that there can have been, where the ages of models are known by hearsay.
 
 Stamps travel with models, and grow by one with every round of anybody. Whoever claims a stamp far
 beyond the others' would make all of them look old. So no stamp is believed that exceeds the rounds

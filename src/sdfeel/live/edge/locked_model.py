@@ -1,4 +1,4 @@
-"""An asynchronous server's model: who holds it still, and what is applied to it in the meantime.
+"""An asynchronous server's model: who has locked it, and what is applied to it in the meantime.
 
 One server at a time leads an exchange. It holds this one, reads its model, and has it apply the
 outcome. The hold and the outcome are durable.
