@@ -153,7 +153,7 @@ def lacks(name: str) -> str | None:
 
 
 def code_instructions() -> str:
-    """The instruction set to compile for: the one asked for, or the largest that has a name here."""
+    """The instruction set to compile for: as asked, or the largest that has a name here."""
     asked = asked_instructions()
     return asked if asked != ALL else next(reversed(having()), platform.machine())
 
