@@ -9,7 +9,7 @@ from sdfeel.figures.all_figures import FIGURES
 from sdfeel.figures.curves import Axis, Curve, Measure, RunTrack
 from sdfeel.figures.figure import Figure, Panel, Scale
 from sdfeel.figures.paper.race import ALL, CELL, PRINTED
-from sdfeel.figures.pictures import picture, plain, styles_by_label, units_of
+from sdfeel.figures.pictures import note, picture, plain, styles_by_label, units_of
 from sdfeel.figures.settings import Reading
 from sdfeel.report.styles import line_style
 
@@ -97,6 +97,27 @@ def test_the_first_panels_have_the_papers_lines_and_no_others(name: str) -> None
     for reading in ("A", "E"):
         first = next(panel for panel in FIGURES[name].panels if panel.reading == reading)
         assert set(first.labels) == printed.get(name, set(PRINTED))
+
+
+@pytest.mark.parametrize("width", ["column", "page"])
+@pytest.mark.parametrize("name", ["4a", "7", "10a"])
+def test_a_picture_in_print_fits_its_page(name: str, width: str) -> None:
+    figure = FIGURES[name]
+    found = {reading: curves_of(figure, "full", reading) for reading in figure.readings}
+    drawn = picture(figure, "full", found, width)
+    assert drawn is not None
+    assert drawn.get_figheight() < 9.5  # inches: an A4 page has 11.7, and margins
+    assert drawn.get_suptitle() == ""  # papers have captions
+
+
+def test_a_run_that_is_not_drawn_is_not_left_out() -> None:
+    found = curves_of(FIGURES["drift"], "full", "A")
+    strained = next(label for label in found if label.endswith("rate 0.2"))
+    found[strained] = Curve(strained, (track(0.8), track(0.8, diverged=True)))
+    assert "left out" not in note(FIGURES["drift"], "full", {"A": found})
+    shown = FIGURES["drift"].panels[0].labels[0]
+    found[shown] = found[strained]
+    assert "left out" in note(FIGURES["drift"], "full", {"A": found})
 
 
 def test_times_in_a_picture_have_one_unit() -> None:

@@ -71,6 +71,7 @@ every claim of the paper with the lines where it stands (`claims.csv`).
   wrong by luck in at most 7.5 % of cases, not 5 %.
 * Student's interval takes differences to be roughly normal. Where they are very skewed (log-normal,
   say), five seeds are wrong in up to a fifth of cases; the count of seeds beside a verdict tells.
+  What happens in one run of ten, such as a collapse, is often missed by five.
 * A claim of several parts holds if each part does. For one of k parts to refute it (or, where one
   is enough, to prove it), the part must be k times as clear.
 * "Faster" compares the mean accuracy (or training loss) over the common window, without its first

@@ -59,7 +59,7 @@ def picture(
         plain(label, panel) for panel in panels for label in panel.labels or found[panel.reading]
     )
     styles = styles_by_label(list(labels))
-    row = {"column": 1, "page": 2}.get(width or "", ROW)
+    row, printed = across_at(len(panels), width), width in ("column", "page")
     across = min(row, len(panels)) if len(panels) != 4 else min(row, 2)
     down = ceil(len(panels) / across)
     room = wide or 4.2 * max(across, 1.5) + 0.4
@@ -67,9 +67,9 @@ def picture(
     fit = max(1, int((room - 0.5) / (0.85 + 0.075 * max(map(len, names.values())))))
     columns = ceil(len(styles) / ceil(len(styles) / fit))  # rows of equal length
     told = evenly(note(figure, scale, found), int(13 * room))
-    panel_height = 2.9 if row == ROW else 2.1
+    panel_height = 2.1 if printed else 2.9
     height = panel_height * down + 0.7 + 0.2 * (ceil(len(styles) / columns) + len(told))
-    drawn = new_figure(room, height, f"{figure.name}: {figure.title}" if row == ROW else None)
+    drawn = new_figure(room, height, f"{figure.name}: {figure.title}" if not printed else None)
     several = len(figure.readings) > 1
     units = units_of(panels, found)
     grid = np.atleast_1d(drawn.subplots(down, across, squeeze=False)).ravel()
@@ -97,6 +97,19 @@ def picture(
     box.set_title("\n".join(told))
     box.get_title().set(fontsize=TICK, multialignment="center")
     return drawn
+
+
+def across_at(panels: int, width: str | None) -> int:
+    """How many panels stand side by side: in print, few enough to be read, and enough to fit.
+
+    >>> [across_at(panels, "column") for panels in (1, 2, 3, 4, 6)]
+    [1, 1, 1, 2, 2]
+    >>> [across_at(panels, "page") for panels in (1, 2, 3, 4, 6)]
+    [2, 2, 3, 2, 3]
+    """
+    if width == "column":
+        return 1 if panels <= ROW else 2
+    return 2 if width == "page" and panels % ROW else ROW
 
 
 def styles_by_label(labels: Sequence[str]) -> dict[str, int]:
@@ -177,13 +190,26 @@ def note(figure: Figure, scale: Scale, found: Mapping[Reading, Curves]) -> str:
     told = f"{scale} scale: {setting.note}{data}; {count}"
     if max(seeds.values()) > 1:
         told += f", {'shaded' if figure.drawn is None else 'bars'}: lowest to highest"
-    if any(0 < c.diverged < len(c.runs) for curves in found.values() for c in curves.values()):
+    if any(0 < curve.diverged < len(curve.runs) for curve in drawn_curves(figure, found)):
         told += "; runs that diverged are left out"
     if any(panel.target for panel in figure.panels):
         told += f"; dotted: {100 * setting.target:g} %, and when all seeds got there, on average"
     lacking = [reading for reading in figure.readings if reading not in found]
     told += "".join(f"; reading {reading} is not computed" for reading in lacking)
     return well_named(told)
+
+
+def drawn_curves(figure: Figure, found: Mapping[Reading, Curves]) -> list[Curve]:
+    """The curves that are in the picture."""
+    shown = {
+        reading: [p.labels for p in figure.panels if p.reading == reading] for reading in found
+    }
+    return [
+        curve
+        for reading, curves in found.items()
+        for label, curve in curves.items()
+        if not shown[reading] or any(not labels or label in labels for labels in shown[reading])
+    ]
 
 
 def well_named(text: str) -> str:
