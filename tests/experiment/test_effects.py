@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count, islice, zip_longest
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ import torch
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished, Warned
+from sdfeel.core.scheme import defaults
 from sdfeel.core.tolerance import OPTIONS
 from sdfeel.data.federated import federate
 from sdfeel.experiment import effects
@@ -338,6 +340,53 @@ def test_options_of_a_scheme_without_effect_are_noted(
     told = [note for note in prepare(load(None, [*base, *settings])).notes if "scheme." in note]
     key = settings[1].partition("=")[0]
     assert told == ([] if words is None else [f"{key} has no effect {words}"])
+
+
+# What a few rounds need not show: bounds that are not reached, and what begins in a later round.
+SELDOM = {"trust", "tolerance", "fraction", "server_momentum", "phi", "psi_a", "psi_b", "uploads"}
+SELDOM |= {
+    "round_seconds",
+    "max_wait",
+    "buffer",
+    "momentum",
+    "rate_limit",
+    "every",
+    "tau_max",
+    "budget",
+    "pool_size",
+}
+
+
+@pytest.mark.parametrize("name", SCHEMES)
+def test_what_a_scheme_does_among_servers_is_noted_where_there_is_one(
+    name: str, files: dict[str, Path]
+) -> None:
+    base = [each.format(**files) for each in COMMON]
+    base += [f"scheme.name={name}", "network.servers=1", "latency.server_cloud_mbps=1"]
+    silent = []
+    for option, usual in defaults(SCHEMES[name]).items():
+        setting = f"scheme.{option}={other(name, option, usual)}"
+        without, with_it = begun(tuple(base)), begun((*base, setting))
+        assert isinstance(without, Begun)
+        assert isinstance(with_it, Begun)
+        noted = any("no effect" in n and f"scheme.{option}" in n for n in with_it.notes)
+        same = all(a == b for a, b in zip_longest(without, with_it))
+        if same != noted and not (same and option in SELDOM):
+            silent.append(f"{setting}: same {same}, noted {noted}")
+    assert not silent
+
+
+def other(name: str, option: str, usual: object) -> object:
+    """A value that is not the default."""
+    if isinstance(usual, bool):
+        return str(not usual).lower()
+    if isinstance(usual, str):
+        kind = get_type_hints(SCHEMES[name])[option]
+        return next(each for each in get_args(kind) if each != usual)
+    if usual is None:
+        return 6 if option in ("alpha", "quota", "participants", "pool_size", "max_wait") else 0.01
+    assert isinstance(usual, int | float)
+    return usual / 2 + 0.1 if isinstance(usual, float) else usual + 1
 
 
 def test_data_that_know_their_clients_say_which_keys_they_take_the_place_of(

@@ -554,6 +554,23 @@ def test_scheduling_leaves_a_hopeless_client_out_unless_it_may_not_wait() -> Non
     assert 5 in seen(3)
 
 
+@given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 5))
+@examples(15)
+def test_who_always_comes_too_late_does_not_keep_the_others_from_training(
+    seed: int, max_wait: int, slow: int
+) -> None:
+    """Some never meet the deadline, and clients that wait come first: the others still do."""
+    draws = np.random.default_rng(seed)
+    steps = np.where(np.arange(6) < slow, 0.01, 9.0)[draws.permutation(6)]
+    drop = StragglerPolicy("drop", seconds=1.0)
+    scheme = JointScheduling(max_wait=max_wait)
+    simulation = Simulation(Decisions.of(scheme, one_cell(), prices(steps), late=drop), engine())
+    came = [done.clients > 0 for done in islice(simulation, 12)]
+    assert any(came[:4])
+    assert any(came[4:8])
+    assert any(came[8:])
+
+
 def textbook_round(
     busy: list[float], sending: list[float], snr: list[float], total: float
 ) -> float:

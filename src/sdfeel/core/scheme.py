@@ -365,15 +365,15 @@ def meanings(kind: type[Scheme]) -> dict[str, str]:
     return {name: next(iter(_notes(hints[name])), "") for name in defaults(kind)}
 
 
-def conditions(kind: type[Scheme]) -> dict[str, Only]:
+def conditions(kind: type[Scheme]) -> list[tuple[str, Only]]:
     """The options of a scheme that do not always have an effect, and what they depend on."""
     hints = get_type_hints(kind, include_extras=True)
-    found = {}
-    for option in defaults(kind):
-        needs = [part for part in _notes(hints[option]) if isinstance(part, Only)]
-        if needs:
-            found[option] = needs[0]
-    return found
+    return [
+        (option, part)
+        for option in defaults(kind)
+        for part in _notes(hints[option])
+        if isinstance(part, Only)
+    ]
 
 
 def defaults(kind: type[Scheme]) -> dict[str, Any]:

@@ -80,10 +80,16 @@ class Only:
     @property
     def otherwise(self) -> str:
         """Words for when it does not matter."""
+        if self.key == SERVERS:
+            return "with one edge server"
         if self.values == (None,):
             return f"together with {self.key}"
         told = " or ".join(map(str, self.values))
         return f"without {self.key} = {told}" if told else f"without {self.key}"
+
+
+SERVERS = "network.servers"
+AMONG_SERVERS = Only(SERVERS)  # an option about what several edge servers do together
 
 
 @dataclass(frozen=True)

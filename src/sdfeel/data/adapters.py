@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sdfeel.core.errors import InputError, said
@@ -230,7 +231,24 @@ def tensor(value: Any, what: str) -> Tensor:
         if array.dtype.kind in "US":
             raise InputError(f"{what} must be numbers, got text: number its words first")
         raise InputError(f"{what} must be numbers, or arrays of one shape, got {said(value)}")
-    return torch.as_tensor(array)
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise InputError(
+            f"some numbers of {what} are masked: fill them in (.filled()), or leave these examples "
+            f"out"
+        )
+    return torch.as_tensor(_plain(array))
+
+
+def _plain(array: NDArray[Any]) -> NDArray[Any]:
+    """The same numbers as torch takes them: it knows neither other byte orders nor long doubles,
+    nor what runs backwards or may not be written."""
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        return array.astype(np.float64)
+    kind = array.dtype.newbyteorder("=")
+    backwards = any(step < 0 for step in array.strides)
+    if kind != array.dtype or backwards or not array.flags.writeable:
+        return array.astype(kind, order="C")
+    return array
 
 
 def picture(image: Any) -> Tensor:

@@ -29,6 +29,7 @@ IGNORED = -100  # the class of places that do not count, such as padding: torch'
 
 def accuracy(outputs: Tensor, targets: Tensor) -> float:
     """The share of examples, or of places, whose class is the one with the largest output."""
+    _classes("accuracy", targets)
     counted = targets != IGNORED
     return float((outputs.argmax(dim=-1) == targets)[counted].double().mean())
 
@@ -40,34 +41,56 @@ def loss_of(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def top_5(outputs: Tensor, targets: Tensor) -> float:
     """The share of examples whose class is among the five with the largest outputs."""
+    _classes("top-5", targets)
     best = outputs.topk(min(5, outputs.shape[-1]), dim=-1).indices
     return float((best == targets[..., None]).any(dim=-1).double().mean())
 
 
 def mae(outputs: Tensor, targets: Tensor) -> Tensor:
     """The mean absolute error."""
-    return (_shaped(outputs, targets) - targets).abs().double().mean()
+    return _errors("mae", outputs, targets).abs().mean()
 
 
 def rmse(outputs: Tensor, targets: Tensor) -> Tensor:
     """The root of the mean squared error."""
-    return (_shaped(outputs, targets) - targets).double().square().mean().sqrt()
+    return _errors("rmse", outputs, targets).square().mean().sqrt()
 
 
 def r2(outputs: Tensor, targets: Tensor) -> Tensor:
     """The share of the targets' variance that the model explains."""
-    squares = (_shaped(outputs, targets) - targets).double().square().sum()
-    return 1 - squares / (targets - targets.mean(dim=0)).double().square().sum()
+    squares = _errors("r2", outputs, targets).square().sum()
+    usual = targets.to(outputs.dtype)
+    return 1 - squares / (usual - usual.mean(dim=0)).double().square().sum()
 
 
 def perplexity(outputs: Tensor, targets: Tensor) -> Tensor:
     """e to the mean cross entropy of every token."""
+    _classes("perplexity", targets)
     return tokens(outputs, targets).exp()
 
 
 def tokens(outputs: Tensor, targets: Tensor) -> Tensor:
     """The mean cross entropy of every position: outputs (N, ..., K), targets (N, ...)."""
     return nn.functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def _classes(name: str, targets: Tensor) -> None:
+    if targets.is_floating_point():
+        raise InputError(
+            f"metric '{name}' needs class numbers, but the targets are of type {targets.dtype}: "
+            f"choose mae, rmse or r2"
+        )
+
+
+def _errors(name: str, outputs: Tensor, targets: Tensor) -> Tensor:
+    """What the outputs miss the targets by, number by number."""
+    if outputs.numel() != targets.numel():
+        raise InputError(
+            f"metric '{name}' compares a model's outputs with the targets number by number, but "
+            f"their shapes are {tuple(outputs.shape)} and {tuple(targets.shape)}: choose accuracy, "
+            f"loss or top-5 where the outputs are scores of classes"
+        )
+    return (_shaped(outputs, targets) - targets).double()
 
 
 def _shaped(outputs: Tensor, targets: Tensor) -> Tensor:

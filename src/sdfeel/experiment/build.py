@@ -65,7 +65,13 @@ from sdfeel.experiment.build_network import (
     with_servers,
 )
 from sdfeel.experiment.build_prices import build_cost, kind_of_rates, says
-from sdfeel.experiment.build_training import build_engine, build_workload, check_own_loss, preset_of
+from sdfeel.experiment.build_training import (
+    build_engine,
+    build_workload,
+    check_metrics,
+    check_own_loss,
+    preset_of,
+)
 from sdfeel.experiment.effects import Case
 from sdfeel.experiment.loading import hinted, rule_of
 from sdfeel.experiment.read_whereabouts import build_whereabouts
@@ -283,6 +289,7 @@ def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
     workload = build_workload(experiment, data, module)
     if workload.training.loss not in LOSSES.values():
         check_own_loss(workload)
+    check_metrics(workload, known_metrics(experiment), experiment.evaluation)
     engine, why = build_engine(experiment, workload)
     packing = None
     if experiment.compression != DEFAULTS.compression or experiment.privacy.protects == "clients":

@@ -1,24 +1,26 @@
 """From an experiment to how a client takes its local iterations, and to what computes them."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.learning_rates import schedule
 from sdfeel.core.named import imported, is_path, spelled
 from sdfeel.core.scheme import Local
-from sdfeel.data.federated import Federated
+from sdfeel.data.federated import Examples, Federated
 from sdfeel.engine import optimizers
 from sdfeel.engine.base import ModuleEngine, Penalty, PrivateSteps, Training, Workload, penalties
-from sdfeel.engine.evaluate import check_loss
+from sdfeel.engine.evaluate import METRICS, Metric, check_loss, measured
 from sdfeel.engine.parts import Personal
 from sdfeel.engine.personal import PersonalEngine
 from sdfeel.engine.select import choose
 from sdfeel.experiment.build_data import build_loss, known_metrics, sample, with_tests
 from sdfeel.experiment.schema import Experiment
+from sdfeel.experiment.sections import EvaluationSection
 from sdfeel.models.zoo import taken
 from sdfeel.radio import latency
 
@@ -90,18 +92,38 @@ def build_workload(
 
 def check_own_loss(workload: Workload) -> None:
     """Refuse a loss that training cannot follow, by the outputs for a first batch of examples."""
-    module, training = workload.module, workload.training
-    x, y = workload.train.block(0, training.batch_size)
+    training = workload.training
+    found = _tried(workload, workload.train, training.batch_size)
+    if found is not None:
+        check_loss(training.loss, *found)
+
+
+def _tried(workload: Workload, data: Examples, count: int) -> tuple[Tensor, Tensor] | None:
+    """What the model says about the first examples, and their targets; None where it fails: the
+    same examples may be fine in the order in which clients have them."""
+    module, (x, y) = workload.module, data.block(0, count)
     was_training = module.training
     module.eval()
     try:
         with torch.no_grad():
             outputs = module(taken(module, x))
-    except Exception:  # the same examples may be fine in the order in which clients have them
-        return
+    except Exception:
+        return None
     finally:
         module.train(was_training)
-    check_loss(training.loss, outputs, y.to(outputs.dtype) if y.is_floating_point() else y)
+    return outputs, y.to(outputs.dtype) if y.is_floating_point() else y
+
+
+def check_metrics(
+    workload: Workload, known: Mapping[str, Metric], asked: EvaluationSection
+) -> None:
+    """Refuse a metric of ours that does not suit what the model gives."""
+    names = dict.fromkeys([*asked.metrics, *asked.per_client, *asked.per_cluster])
+    ours = [name for name in names if any(known[name] is each for each in METRICS.values())]
+    found = _tried(workload, workload.test, 2) if ours else None
+    if found is not None:
+        for name in ours:
+            measured(name, known[name], *found)
 
 
 def build_engine(experiment: Experiment, workload: Workload) -> tuple[ModuleEngine, str]:

@@ -485,11 +485,13 @@ def _vain_options(case: Case) -> Iterator[tuple[str, str]]:
     kind = find(case.experiment.scheme.name)
     usual = defaults(kind)
     chosen = case.experiment.scheme.options
-    for option, need in conditions(kind).items():
+    for option, need in conditions(kind):
         section, _, key = need.key.partition(".")
         if section == "scheme":
             other = chosen.get(key, usual[key])
             counts = (None if other == "none" else other) in need.values
+        elif need.key == tolerance.SERVERS:
+            counts = case.several
         else:
             counts = need.key in case.experiment.given
         if not counts and chosen.get(option, usual[option]) not in (usual[option], None):

@@ -219,6 +219,8 @@ def _internal(part: Any) -> bool:
 def rule_of(error: Mapping[str, Any]) -> str:
     """What one of pydantic's errors asks for, in our words."""
     kind = error["type"]
+    if kind == "string_twice":
+        return str(error["msg"])
     kinds = {
         "int_": "a whole number",
         "float_": "a number",

@@ -66,7 +66,12 @@ def _labelled(given: Any) -> Any:
         return given
     listed = given.split(",") if isinstance(given, str) else given
     listed = listed if isinstance(listed, list | tuple) else [listed]
-    return {_label(each): each for each in listed}
+    labels = [_label(each) for each in listed]
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise PydanticCustomError(
+            "string_twice", "things of different names (two are called {name})", {"name": twice}
+        )
+    return dict(zip(labels, listed, strict=True))
 
 
 def _label(thing: Any) -> str:

@@ -105,6 +105,11 @@ def checked_tensors(module: nn.Module) -> tuple[list[nn.Parameter], list[Tensor]
     """The tensors of a module's row, those that are trained and the others; InputError if it cannot
     be trained as a row."""
     name = type(module).__name__
+    if isinstance(module, torch.jit.ScriptModule):
+        raise InputError(
+            f"{name} is a TorchScript module, which cannot be looked into: give the module that it "
+            f"was made from (torch.compile may stay)"
+        )
     if any(is_lazy(p) for p in module.parameters()):
         raise InputError(f"{name} has lazy layers: run one batch through it first")
     trainable = [p for p in module.parameters() if p.requires_grad]
@@ -120,4 +125,25 @@ def checked_tensors(module: nn.Module) -> tuple[list[nn.Parameter], list[Tensor]
             f"{name} has {', '.join(sorted(map(str, kinds)))}: convert it to one type of real "
             f"numbers, for example module.float()"
         )
+    for what, tensor in (*module.named_parameters(), *module.named_buffers()):
+        _check_tensor(f"{what} of {name}", tensor)
     return trainable, others
+
+
+def _check_tensor(what: str, tensor: Tensor) -> None:
+    """Refuse what cannot be a part of a row."""
+    if tensor.device.type != "cpu":
+        raise InputError(
+            f"{what} is on the device {tensor.device}, but servers average in the computer's own "
+            f"memory: call module.cpu() (training.device says where the engine batched computes)"
+        )
+    if any(step == 0 < size - 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True)):
+        raise InputError(
+            f"{what} holds some of its numbers at one place in memory (expand?): give it a "
+            f".clone() of them"
+        )
+    if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+        raise InputError(
+            f"{what} has nan or infinity in it, and so would every average: give it finite numbers "
+            f"(a mask of infinities belongs in forward)"
+        )

@@ -214,7 +214,7 @@ def check_fit(module: nn.Module, example: Tensor, classes: int) -> None:
     was_training = module.training
     module.eval()
     try:
-        with torch.no_grad():
+        with torch.enable_grad():
             out = module(taken(module, torch.stack([example, example])))
     except Exception as error:
         raise InputError(
@@ -222,6 +222,11 @@ def check_fit(module: nn.Module, example: Tensor, classes: int) -> None:
         ) from None
     finally:
         module.train(was_training)
+    if isinstance(out, Tensor) and out.is_floating_point() and not out.requires_grad:
+        raise InputError(
+            "the model's outputs are cut off from its parameters, so nothing can be learned: "
+            "compute them without .detach(), .data, torch.no_grad() or NumPy"
+        )
     if not classes and isinstance(out, Tensor) and out.is_floating_point() and len(out) == 2:
         return
     if not isinstance(out, Tensor) or out.ndim != 2 or len(out) != 2 or not out.is_floating_point():

@@ -14,7 +14,7 @@ from sdfeel.core.errors import InputError, at_least, repeated
 from sdfeel.core.mixing import Mixing, average, broadcast, collect, gossip
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Estimates, Facts, Lane, Mix, Setting, View, Work, check_kinds
-from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
+from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Tolerates
 
 GROWTH = 10  # factor by which the number of steps may grow from one round to the next
 FLAT = 1e-5  # a smaller smoothness is taken as this one
@@ -45,7 +45,9 @@ class Adaptive:
 
     budget: Annotated[float, "seconds of virtual time that training may take"] = 100.0
     alpha: Annotated[
-        int | None, "exchanges with the neighbours after every averaging (none: as many as needed)"
+        int | None,
+        "exchanges with the neighbours after every averaging (none: as many as needed)",
+        AMONG_SERVERS,
     ] = None
     every: Annotated[int, "rounds between two choices"] = 1
     tau_max: Annotated[int, "most local iterations between two averagings"] = 100

@@ -15,7 +15,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.portable import dot
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, Terms, View, Work, check_kinds
 from sdfeel.core.staleness import Counter, trust
-from sdfeel.core.tolerance import EDGE, IGNORED, Only, Tolerates
+from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Only, Tolerates
 
 NO_LIMIT = 2**31  # steps; the deadline is the limit
 OLDEST, LEAST = np.array([2**53]), 1e-200  # an age that no model reaches, and what surely counts
@@ -47,23 +47,29 @@ class AsyncSDFeel:
     psi: Annotated[
         Literal["paper", "constant", "polynomial", "hinge", "exponential"],
         "how much an old model counts; constant is the vanilla variant",
+        AMONG_SERVERS,
     ] = "paper"
     psi_a: Annotated[
         float,
         "polynomial: exponent; hinge: slope; exponential: scale",
         Only("scheme.psi", ("polynomial", "hinge", "exponential")),
+        AMONG_SERVERS,
     ] = 0.5
     psi_b: Annotated[
-        float, "hinge: age up to which a model counts in full", Only("scheme.psi", ("hinge",))
+        float,
+        "hinge: age up to which a model counts in full",
+        Only("scheme.psi", ("hinge",)),
+        AMONG_SERVERS,
     ] = 4.0
     staleness: Annotated[
         Counter,
         "what counts as a model's age: rounds of any server (global), rounds since anyone changed "
         "the model (touched), or rounds that its server has heard of (hearsay)",
+        AMONG_SERVERS,
     ] = "global"
-    balanced: Annotated[bool, "keep the mean weighted by cluster sizes (the paper does not)"] = (
-        False
-    )
+    balanced: Annotated[
+        bool, "keep the mean weighted by cluster sizes (the paper does not)", AMONG_SERVERS
+    ] = False
 
     def __post_init__(self) -> None:
         if isinstance(self.deadline, list | np.ndarray):  # as programs write several numbers

@@ -15,7 +15,7 @@ from sdfeel.core.errors import InputError, repeated
 from sdfeel.core.mixing import broadcast, collect, meeting
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds, some_of
-from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
+from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Tolerates
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class FedCS:
     )
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
-    alpha: Annotated[int, "exchanges with the neighbours after every averaging"] = 1
+    alpha: Annotated[int, "exchanges with the neighbours after every averaging", AMONG_SERVERS] = 1
     fraction: Annotated[float, "share of a cell's clients that are asked, drawn in every round"] = (
         1.0
     )

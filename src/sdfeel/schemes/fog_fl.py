@@ -14,7 +14,7 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.mixing import Mixing, Relay, collect, of_matrix
 from sdfeel.core.network import Network, fastest_paths
 from sdfeel.core.scheme import Facts, Mix, View
-from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
+from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Tolerates
 from sdfeel.schemes.two_levels import TwoLevels
 
 
@@ -30,7 +30,9 @@ class FogFL(TwoLevels):
         server_rule="lets one server average for all, so the others judge nothing",
     )
 
-    tau2: Annotated[int, "averagings at the edge server between two global averagings"] = 1
+    tau2: Annotated[
+        int, "averagings at the edge server between two global averagings", AMONG_SERVERS
+    ] = 1
 
     def mix(self, view: View, done: Ints) -> Mix:
         up = collect(view.net, view.drawn)

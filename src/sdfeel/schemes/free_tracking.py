@@ -12,7 +12,7 @@ from sdfeel.core.errors import repeated
 from sdfeel.core.mixing import broadcast, collect, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
-from sdfeel.core.tolerance import Tolerates
+from sdfeel.core.tolerance import AMONG_SERVERS, Tolerates
 from sdfeel.schemes.corrections import (
     EVERYBODY,
     TRACKING,
@@ -44,7 +44,7 @@ class FreeTracking:
     )
 
     tau1: Annotated[int, "local iterations between two gossips"] = 5
-    alpha: Annotated[int, "exchanges with the neighbours in one gossip"] = 1
+    alpha: Annotated[int, "exchanges with the neighbours in one gossip", AMONG_SERVERS] = 1
     trust: Trust = TRUST
 
     def __post_init__(self) -> None:

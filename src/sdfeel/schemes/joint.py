@@ -17,7 +17,7 @@ from sdfeel.core.network import Network
 from sdfeel.core.portable import log2
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
 from sdfeel.core.stragglers import HALVINGS, equalised, needed
-from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
+from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Tolerates
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class JointScheduling:
     )
 
     tau1: Annotated[int, "local iterations between two averagings at the edge server"] = 5
-    alpha: Annotated[int, "exchanges with the neighbours after every averaging"] = 1
+    alpha: Annotated[int, "exchanges with the neighbours after every averaging", AMONG_SERVERS] = 1
     divergence: Annotated[
         float, "how far one client's model is from the mean of all, relative to a round's progress"
     ] = 0.5
@@ -80,11 +80,19 @@ class JointScheduling:
         return Mix(
             up=collect(view.net, done.nonzero()[0]),
             across=meeting(view.net, self.alpha, view.k),
-            memory={"waited": np.where(done > 0, 0.0, self._waited(view) + 1)},
+            memory={"waited": self._still_waiting(view, done)},
         )
 
+    def _still_waiting(self, view: View, done: Ints) -> Floats:
+        """(C,) the same after this round. Who was asked and came too late waits a round longer than
+        those that came: if it came first again and again, nobody would ever be in time."""
+        waited = self._waited(view) + 1
+        waited[self.work(view).down.rows] = -1.0
+        waited[done > 0] = 0.0
+        return waited
+
     def _waited(self, view: View) -> Floats:
-        """(C,) rounds since each client last took part."""
+        """(C,) rounds since each client last took part, or was asked in vain."""
         return view.memory.get("waited", np.zeros(len(view.net.samples)))
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.mixing import broadcast, collect, meeting
 from sdfeel.core.scheme import Facts, Mix, View, Work
-from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
+from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Tolerates
 from sdfeel.schemes.two_levels import TwoLevels
 
 
@@ -22,7 +22,9 @@ class MultiLevelSGD(TwoLevels):
     tolerates: ClassVar[Tolerates] = Tolerates(EDGE, overlap=IGNORED)
 
     tau1: Annotated[int, "time slots between two averagings at the hub"] = 5
-    tau2: Annotated[int, "averagings at the hub between two exchanges with neighbours"] = 1
+    tau2: Annotated[
+        int, "averagings at the hub between two exchanges with neighbours", AMONG_SERVERS
+    ] = 1
 
     def work(self, view: View) -> Work:
         slot = float(view.step_seconds.min())  # the fastest client takes a step in every slot

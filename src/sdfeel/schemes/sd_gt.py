@@ -20,7 +20,7 @@ from sdfeel.core.errors import at_least
 from sdfeel.core.mixing import Mixing, Relay, cloud_average, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Mix, View
-from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
+from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Tolerates
 from sdfeel.schemes.corrections import (
     DIRECTION,
     VARIATE,
@@ -50,7 +50,7 @@ class SDGT(Tracking):
     shelves: ClassVar[tuple[Shelf, ...]] = (VARIATE, DIRECTION, BETWEEN, PASSED, BEFORE)
 
     tau2: Annotated[int, "gossips within the subnets between two averagings in the cloud"] = 2
-    subnets: Annotated[int, "groups of servers that gossip among themselves"] = 2
+    subnets: Annotated[int, "groups of servers that gossip among themselves", AMONG_SERVERS] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -20,7 +20,7 @@ from sdfeel.core.errors import InputError, at_least, repeated
 from sdfeel.core.mixing import Mixing, broadcast, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
-from sdfeel.core.tolerance import EDGE, IGNORED, Tolerates
+from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Tolerates
 from sdfeel.schemes.async_sd_feel import NO_LIMIT
 
 BEFORE = Shelf("tiers.before", "server")  # the model after the server's last round
@@ -44,7 +44,9 @@ class Tiers:
 
     theta_min: Annotated[int, "steps that a tier's slowest client takes in a round"] = 5
     tier: Annotated[
-        float, "servers are in one tier if their rounds last at most this share longer"
+        float,
+        "servers are in one tier if their rounds last at most this share longer",
+        AMONG_SERVERS,
     ] = 0.15
     momentum: Annotated[float, "share of a round's movement that is kept for the next"] = 0.5
 

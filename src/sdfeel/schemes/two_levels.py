@@ -7,6 +7,7 @@ from sdfeel.core.errors import at_least, repeated
 from sdfeel.core.mixing import broadcast
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Lane, Setting, View, Work, check_kinds
+from sdfeel.core.tolerance import AMONG_SERVERS
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,8 @@ class TwoLevels:
 class Gossiping(TwoLevels):
     """Two levels whose servers meet by exchanging models with their neighbours."""
 
-    tau2: Annotated[int, "averagings at the edge server between two gossips"] = 1
-    alpha: Annotated[int, "exchanges with the neighbours in one gossip"] = 1
+    tau2: Annotated[int, "averagings at the edge server between two gossips", AMONG_SERVERS] = 1
+    alpha: Annotated[int, "exchanges with the neighbours in one gossip", AMONG_SERVERS] = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
