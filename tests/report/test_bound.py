@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import pytest
 from rich.console import Console
 
-from sdfeel.report import bound
+from sdfeel.report import bound, bound_picture
 from sdfeel.report.curves import own_names
 from sdfeel.report.drawing import svg
 from sdfeel.report.history import History
@@ -69,7 +69,7 @@ def test_estimates_are_not_among_the_users_metrics() -> None:
 
 def test_the_picture_has_three_lines_for_each_run_that_has_them() -> None:
     plain = History.of("plain", [measured(1, 0.5)])
-    drawn = bound.picture([plain, history("a", True), history("b", False)])
+    drawn = bound_picture.picture([plain, history("a", True), history("b", False)])
     lines = drawn.axes[0].get_lines()
     assert len(lines) == 6
     assert len({line.get_color() for line in lines}) == 2

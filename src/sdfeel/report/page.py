@@ -12,7 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from sdfeel.core.run_files import write_atomic
-from sdfeel.report import bound, confusion, personal_models
+from sdfeel.report import bound, bound_picture, confusion, personal_models
 from sdfeel.report.compare import (
     TableEntry,
     cells,
@@ -176,7 +176,7 @@ def _bound(histories: Sequence[History]) -> PageTable | None:
             f"theorem holds: it promises nothing there, and the bound is for the proven rate."
         )
     spoken = "squared gradients, their mean and its bound against local iterations"
-    chart = Drawn(Markup(svg(bound.picture(histories))), spoken)
+    chart = Drawn(Markup(svg(bound_picture.picture(histories))), spoken)
     return PageTable(bound.TITLES, bound.rows(histories), note, chart)
 
 
