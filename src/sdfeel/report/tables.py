@@ -202,7 +202,7 @@ def _phases(history: History) -> Rows:
         for phase, part in seconds.items()
     ]
     if history.end is not None and total > 1.001 * history.end.seconds:
-        rows.insert(0, ("its rounds' time", f"{duration(total)}, side by side"))
+        rows.insert(0, ("rounds, added up", f"{duration(total)} (they overlap)"))
     return rows
 
 
