@@ -1,18 +1,22 @@
 """Figures' runs are done once, continue after a stop, and may diverge."""
 
+from math import inf
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from sdfeel.core.errors import RunError
 from sdfeel.core.events import Finished, Started
 from sdfeel.experiment.schema import Experiment
-from sdfeel.figures import cache
-from sdfeel.figures.curves import read
+from sdfeel.figures import cache, kept_curves
+from sdfeel.figures.curves import RunTrack, read
+from sdfeel.figures.judging import ACCURACY
 from sdfeel.figures.lines import FigureLine, changed
 from sdfeel.figures.running import Carrying, missing, wanted
 from sdfeel.figures.settings import fedavg, hierfavg, sd_feel, setting
 from sdfeel.run.store import locked
+from tests.tools.spot_check import RESULTS, computed_again, differences, kept_runs
 
 
 def runs_of(lines: list[FigureLine], seeds: int) -> dict[str, Experiment]:
@@ -127,3 +131,25 @@ def test_only_the_log_is_kept(tmp_path: Path) -> None:
         "provenance.json",
         ".lock",
     }
+
+
+def test_a_kept_run_can_be_computed_again() -> None:
+    figure, place = next(
+        (figure, place)
+        for figure, place in kept_runs("quick")
+        if (figure.name, place) == ("6a", ("A", "HierFAVG", 0))
+    )
+    kept = kept_curves.load(RESULTS, "quick", figure)
+    assert kept is not None
+    found = differences(kept.runs[place].track, computed_again(figure, "quick", place))
+    assert found["iterations"] == found["seconds"] == 0
+    assert found["accuracy"] < ACCURACY  # 0 where there is a compiler, whatever the CPU
+
+
+def test_runs_that_were_measured_at_other_times_differ() -> None:
+    x, y = np.array([0.0, 1.0]), np.array([0.1, 0.5])
+    one, other = (RunTrack({"seconds": x[:n]}, {"accuracy": y[:n]}) for n in (2, 1))
+    assert differences(one, other) == {"seconds": inf, "accuracy": inf}
+    assert differences(one, RunTrack({"seconds": x}, {"accuracy": y + 0.25})) == {
+        "seconds": 0, "accuracy": 0.25
+    }  # fmt: skip

@@ -52,7 +52,10 @@ $ make figures                  # all at quick scale; fails if a number or a ver
 
 Interrupted commands continue where they stopped. `results/` has the curves (`*.curves.xz`: JSON,
 with versions, CPU, instruction set, engine, data hashes and commit), the verdicts (`*.json`), and
-every claim of the paper with the lines where it stands (`claims.csv`).
+every claim of the paper with the lines where it stands (`claims.csv`). Whoever doubts a verdict
+need not compute a whole figure: `python -m tests.tools.spot_check 10 --data DIRECTORY` trains ten
+kept runs again, drawn at random, and compares every number. "With changes" beside a commit means
+that files were not committed when a run began; often they were kept results.
 
 ## How claims are judged
 
