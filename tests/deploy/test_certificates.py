@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdfeel.core.errors import InputError
+from sdfeel.core.errors import DataError, InputError
 from sdfeel.deploy import certificates
 from sdfeel.live.transport import NotTrusted, Peer, Server
 from sdfeel.live.trust.allow_list import AllowList, is_whole, permit
@@ -160,10 +160,30 @@ def test_what_cannot_be_is_refused_in_a_sentence(made: Path) -> None:
         certificates.issue_node(made, "client-3")
     with pytest.raises(InputError, match="others must reach edge-1: give the names"):
         certificates.issue_node(made, "edge-1")
-    with pytest.raises(InputError, match="' is not a node"):
-        certificates.issue_node(made, "../x")
+    for name in (
+        "../x",
+        "client-07",
+        "client-\u0667",
+        f"client-{'9' * 5000}",
+        "client-7 ",
+        "root-1",
+    ):
+        with pytest.raises(InputError, match="' is not a node: write a role and a number"):
+            certificates.issue_node(made, name)
+    for days in (float("nan"), float("inf"), 1e300, -1.0):
+        with pytest.raises(InputError, match=r"--within must be a number of days up to 36,500"):
+            certificates.renew(made, [], days)
+    for host in ("10.0.0.300", "h" * 5000, "a b", ""):
+        with pytest.raises(InputError, match=r"is neither an IP address nor a host name"):
+            certificates.issue_node(made, "edge-1", [host])
     with pytest.raises(InputError, match="is not on the allow-list"):
         certificates.revoke_node(made, "client-9")
+    (made / "authority" / "allow.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DataError, match=r"allow.txt is damaged: it is not text; take it from"):
+        certificates.revoke_node(made, "client-3")
+    (made / "authority" / "ca-key.pem").write_text("nonsense")
+    with pytest.raises(DataError, match=r"authority: ca-key.pem or ca.pem is damaged; take both"):
+        certificates.issue_node(made, "client-4")
     (made / "authority" / "ca-key.pem").unlink()
     with pytest.raises(InputError, match="has no key: run this where you keep the authority"):
         certificates.renew(made, [])

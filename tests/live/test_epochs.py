@@ -19,8 +19,11 @@ from hypothesis import strategies as st
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Finished, Round
+from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy import membership
+from sdfeel.deploy.files import read_node
 from sdfeel.deploy.local import LocalDeployment, NodeTrial
+from sdfeel.deploy.membership import OPERATOR
 from sdfeel.deploy.node_directories import make, on_loopback
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
@@ -423,6 +426,8 @@ def test_files_that_cannot_be_read_yet_end_no_server(tmp_path: Path) -> None:
         (4, ["edge-3=none"], "there is no server 3, so it cannot leave"),
         (4, ["client-999999999=edge-0"], "client-999999999 has too high a number"),
         (4, ["edge-99999=edge-0"], "edge-99999 has too high a number"),
+        (4, ["client-9=edge-0"], "client-9 is new: say how many examples it has, such as"),
+        (4, ["client-\u0663=none"], "is not a change to the network"),
     ],
 )
 def test_a_mistyped_change_is_refused_and_hinders_no_other(
@@ -439,9 +444,13 @@ def test_a_mistyped_change_is_refused_and_hinders_no_other(
 @pytest.mark.parametrize(
     ("address", "why"),
     [
-        ("edge-3=nohost", "'nohost' is not where a server can be: write edge-3=host:port"),
-        ("edge-3=h:65536", "is not where a server can be"),
-        ("edge-3=", "is not where a server can be"),
+        ("edge-3=nohost", "'edge-3=nohost' does not say where a server is: write edge-3=host:port"),
+        ("edge-3=h:65536", "'h:65536' is not a host: write name or name:port"),
+        ("edge-3=", "does not say where a server is"),
+        ("edge-3=::1:7400", r"does not say where a server is: .* edge-3=\[address\]:port for IPv6"),
+        ("edge-3=h:\u0667", "'h:\u0667' is not a host"),
+        ("edge-3=10.0.0.300:7400", "'10.0.0.300' is neither an IP address nor a host name"),
+        ("edge-3={there}", "edge-0 and edge-3 cannot both be at .*: give another"),
         ("edge-3=a/b:7400", "'a/b' is neither an IP address nor a host name"),
         ("edge-7=a:7400", "edge-3 is new, and nobody knows where it is"),
     ],
@@ -451,9 +460,11 @@ def test_a_wrong_address_is_refused_before_a_version_is_signed(
 ) -> None:
     make(prepare(experiment()), tmp_path, on_loopback(3), with_data=False)
     words = ["edge-3=edge-0", "client-0=edge-3"]
+    there = read_node(tmp_path / NODES / OPERATOR / NODE).peers["edge-0"]
     with pytest.raises(InputError, match=why):
-        membership.change(tmp_path, 5, words, [address])
+        membership.change(tmp_path, 5, words, [address.format(there=there)])
     assert membership.versions(tmp_path) == []
     with pytest.raises(InputError, match="edge-7, which is not in the network"):
         membership.change(tmp_path, 5, words, ["edge-3=h:7400", "edge-7=h:7401"])
     assert membership.change(tmp_path, 5, words, ["edge-3=[::1]:7400"]).addresses[3] == "[::1]:7400"
+    assert read_node(tmp_path / NODES / "edge-3" / NODE).listen == "[::]:7400"

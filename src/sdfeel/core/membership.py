@@ -16,8 +16,8 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.network import Network
 from sdfeel.core.sparse import Sparse
 
-_CLIENT = re.compile(r"client-(\d{1,9})=(?:edge-(\d{1,9})|(none)|(\d{1,15}))")
-_SERVER = re.compile(r"edge-(\d{1,9})=(?:(none)|(edge-\d{1,9}(?:\+edge-\d{1,9})*))")
+_CLIENT = re.compile(r"client-(\d{1,9})=(?:edge-(\d{1,9})|(none)|(\d{1,15}))", re.ASCII)
+_SERVER = re.compile(r"edge-(\d{1,9})=(?:(none)|(edge-\d{1,9}(?:\+edge-\d{1,9})*))", re.ASCII)
 _RULE = (
     "write client-3=none, client-4=edge-1, client-5=80 for its number of examples, edge-2=none, "
     "or edge-2=edge-0+edge-1 for a server and its links"

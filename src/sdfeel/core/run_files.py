@@ -38,6 +38,7 @@ NEAR_EXPERIMENT, NEAR_NETWORK = f"../../{EXPERIMENT}", f"../../{NETWORK}"
 TRUST = "trust"  # a separate directory: containers see a replaced file only in mounted directories
 NEAR_ALLOW = f"../../{TRUST}/{ALLOW}"
 AUDIT, STATE, SECRET = "audit.jsonl", "state", "secret.key"
+SECRET_BYTES = 32
 STATEMENTS, KEPT_MODELS = "statements.jsonl", "models"  # what a node signed, and what it is about
 VERIFICATION = "verification.json"  # what `sdfeel deploy verify` found
 
@@ -129,8 +130,14 @@ def secret_of(directory: Path) -> int:
     path = directory / STATE / SECRET
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, secrets.token_bytes(32), private=True)
-    return int.from_bytes(path.read_bytes(), "big")
+        write_atomic(path, secrets.token_bytes(SECRET_BYTES), private=True)
+    found = path.read_bytes()
+    if len(found) != SECRET_BYTES:  # a short one could be guessed, and all noise with it
+        raise DataError(
+            f"{path} is damaged: it has {len(found)} bytes, not {SECRET_BYTES}; bring the "
+            f"directory {path.parent} back as it was"
+        )
+    return int.from_bytes(found, "big")
 
 
 def finite(value: float | None, below: float | None = None) -> float | None:

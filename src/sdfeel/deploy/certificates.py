@@ -4,6 +4,7 @@ Each command changes the authority's allow-list, the nodes' copy of it in `trust
 directories `identity` of the nodes concerned. Running nodes read both again on their own.
 """
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,12 +14,13 @@ from cryptography import x509
 from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import ALLOW, NODES, TRUST, write_atomic
 from sdfeel.deploy.membership import AUTHORITY
-from sdfeel.live.trust.allow_list import entries, revoke
-from sdfeel.live.trust.authority import CA, CA_KEY, retire_authorities, rotate_authority
+from sdfeel.live.trust.allow_list import entries, listed, revoke
+from sdfeel.live.trust.authority import CA, CA_KEY, MOST_DAYS, retire_authorities, rotate_authority
 from sdfeel.live.trust.identity import Identity, issue
 from sdfeel.live.trust.names import ROLES
 
 IDENTITY = "identity"
+_NODE = re.compile(rf"({'|'.join(ROLES)})-(0|[1-9][0-9]{{0,8}})")
 
 
 def issue_node(
@@ -49,6 +51,8 @@ def renew(
     only certificates that expire within this many days are replaced.
     """
     _check_authority(directory)
+    if within is not None and not 0 <= within <= MOST_DAYS:
+        raise InputError(f"--within must be a number of days up to {MOST_DAYS:,}, got {within:g}")
     done = []
     for node in nodes or members(directory):
         old = Identity.load(_home(directory, node))
@@ -71,8 +75,8 @@ def revoke_node(directory: Path, which: str, superseded: bool = False) -> int:
     allow = directory / AUTHORITY / ALLOW
     if superseded:
         current = Identity.load(_home(directory, which))
-        listed = entries(allow.read_text(encoding="utf-8"))
-        old = [s for s, name in listed if name == current.name and s != current.serial]
+        known = entries(listed(allow))
+        old = [s for s, name in known if name == current.name and s != current.serial]
         count = sum(revoke(allow, serial) for serial in old)
     else:
         count = revoke(allow, _whole_name(directory, which) if "-" in which else which)
@@ -120,9 +124,8 @@ def nodes_of(directory: Path) -> list[str]:
 
 def members(directory: Path) -> list[str]:
     """Every node that has a certificate and was not revoked."""
-    text = (directory / AUTHORITY / ALLOW).read_text(encoding="utf-8")
-    listed = {name for _, name in entries(text)}
-    return [n for n in nodes_of(directory) if Identity.load(_home(directory, n)).name in listed]
+    known = {name for _, name in entries(listed(directory / AUTHORITY / ALLOW))}
+    return [n for n in nodes_of(directory) if Identity.load(_home(directory, n)).name in known]
 
 
 def hosts_of(identity: Identity) -> list[str]:
@@ -140,16 +143,18 @@ def _home(directory: Path, node: str) -> Path:
 
 
 def _slashed(node: str) -> str:
-    role, _, number = node.partition("-")
-    if role not in ROLES or not number.isdigit():
-        raise InputError(f"'{node}' is not a node: write a role and a number, such as client-7")
-    return f"{role}/{int(number)}"
+    match = _NODE.fullmatch(node)
+    if match is None:
+        raise InputError(
+            f"'{node[:100]}' is not a node: write a role and a number, such as client-7"
+        )
+    return f"{match[1]}/{match[2]}"
 
 
 def _whole_name(directory: Path, node: str) -> str:
     ends = f"/{_slashed(node)}"
-    listed = entries((directory / AUTHORITY / ALLOW).read_text(encoding="utf-8"))
-    return next((name for _, name in listed if name.endswith(ends)), node)
+    known = entries(listed(directory / AUTHORITY / ALLOW))
+    return next((name for _, name in known if name.endswith(ends)), node)
 
 
 def _check_authority(directory: Path) -> None:

@@ -24,7 +24,7 @@ from sdfeel.experiment.build import Prepared, build_model
 from sdfeel.experiment.build_training import build_training
 from sdfeel.live.device import BUNDLE, LIBRARY, Bundle, reference
 from sdfeel.live.failover import refuges_of
-from sdfeel.live.federation import uplink_coding
+from sdfeel.live.federation import most_steps, uplink_coding
 
 
 def read_devices(words: Sequence[str], clients: int) -> dict[int, str]:
@@ -121,12 +121,14 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
         raise InputError(f"no reference for devices: {own}")
     content = path.read_bytes()
     start = ready.engine.initial()
+    servers = tuple(sorted(net.reach[client]))
+    refuges = tuple(refuges_of(net, client)) if servers and guard is None else ()
     bundle = Bundle(
         device=kind,
         client=client,
         samples=samples,
-        servers=tuple(sorted(net.reach[client])),
-        refuges=tuple(refuges_of(net, client)) if net.reach[client] and guard is None else (),
+        servers=servers,
+        refuges=refuges,
         federation="",
         shape=shape,
         classes=ready.data.classes,
@@ -137,6 +139,7 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
         reference="",
         coding=None if ready.packing is None else uplink_coding(ready.packing),
         guard=guard,
+        most=most_steps(ready.decisions, experiment.training.iterations, servers + refuges),
     )
     initial = hashlib.sha256(start.contiguous().numpy().tobytes()).hexdigest()
     return BuiltDevice(replace(bundle, reference=reference(own.library, bundle)), content, initial)

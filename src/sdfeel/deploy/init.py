@@ -1,6 +1,5 @@
 """Files for a deployment on given hosts: nodes, certificates, units, compose file, manifests."""
 
-import ipaddress
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -12,6 +11,7 @@ import numpy as np
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.network import Network
+from sdfeel.deploy.addresses import TOP, host_and_port, known_as, listening, written
 from sdfeel.deploy.device import read_devices
 from sdfeel.deploy.files import PolicySection
 from sdfeel.deploy.membership import replayed
@@ -19,11 +19,9 @@ from sdfeel.deploy.node_directories import EdgeAddress, make
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.build_network import build_mixing
 from sdfeel.experiment.schema import Experiment
-from sdfeel.live.trust.authority import named_host
 from sdfeel.run.store import create
 
 PORT = 7400
-TOP = 1 << 16  # ports are below
 PAGES = 100  # from an edge server's port to that of its page for probes
 CLIENT_PAGES = 8500  # the port of the first client's
 
@@ -142,23 +140,23 @@ def edge_addresses(servers: int, hosts: Sequence[str]) -> dict[int, EdgeAddress]
             f"--hosts has {len(hosts)} entries, but the number of edge servers is {servers}: "
             f"name at most one host for each"
         )
-    given = [_host_and_port(each) for each in hosts or [f"edge-{d}" for d in range(servers)]]
-    asked = [(_known_as(host), port) for host, port in given if port is not None]
+    given = [host_and_port(each) for each in hosts or [f"edge-{d}" for d in range(servers)]]
+    asked = [(known_as(host), port) for host, port in given if port is not None]
     twice = next((each for n, each in enumerate(asked) if each in asked[:n]), None)
     if twice is not None:
         raise InputError(
-            f"--hosts gives two edge servers the same host and port, {_address(*twice)}: give each "
+            f"--hosts gives two edge servers the same host and port, {written(*twice)}: give each "
             f"a port of its own, or write only the host, which then gets ports from {PORT} on"
         )
     taken = set(asked)
 
     def free(host: str, port: int) -> int:
         """The first port from this one on that nobody has or asked for."""
-        while (_known_as(host), port) in taken:
+        while (known_as(host), port) in taken:
             port += 1
         if port >= TOP:
             raise InputError(f"no port is left for an edge server on {host}: give it a lower one")
-        taken.add((_known_as(host), port))
+        taken.add((known_as(host), port))
         return port
 
     ports = []
@@ -169,42 +167,8 @@ def edge_addresses(servers: int, hosts: Sequence[str]) -> dict[int, EdgeAddress]
     for d, port in enumerate(ports):
         host, _ = given[d % len(given)]
         page = f"127.0.0.1:{free(host, port + PAGES) if port + PAGES < TOP else 0}"
-        listen = f"{'[::]' if ':' in host else '0.0.0.0'}:{port}"
-        found[d] = EdgeAddress(listen, _address(host, port), (host,), page)
+        found[d] = EdgeAddress(listening(host, port), written(host, port), (host,), page)
     return found
-
-
-def _address(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def _known_as(host: str) -> str:
-    """The same text for two spellings of a host."""
-    return str(ipaddress.ip_address(host)) if _version6(host) else host.lower()
-
-
-def _host_and_port(text: str) -> tuple[str, int | None]:
-    """A name, an IPv4 or an IPv6 address, each with or without a port."""
-    host, colon, port = text.rpartition(":")
-    if _version6(text.strip("[]")):
-        host, port, colon = text.strip("[]"), "", ""
-    elif not colon:
-        host, port = port, ""
-    bare = host.strip("[]")
-    sound = bare and (":" not in bare or _version6(bare))
-    if not sound or (colon and (not port.isdecimal() or not 0 < int(port) < TOP)):
-        raise InputError(
-            f"'{text}' is not a host: write name or name:port, an IPv6 address as [address]:port"
-        )
-    named_host(bare)  # before anything is written
-    return bare, int(port) if colon else None
-
-
-def _version6(text: str) -> bool:
-    try:
-        return ipaddress.ip_address(text).version == 6
-    except ValueError:
-        return False
 
 
 def template(name: str) -> str:

@@ -20,6 +20,7 @@ from sdfeel.core.membership import Epoch, schedule
 from sdfeel.core.network import Network
 from sdfeel.core.run_files import EPOCHS, EXPERIMENT, NETWORK, NODE, NODES, write_atomic
 from sdfeel.core.whereabouts import Whereabouts
+from sdfeel.deploy.addresses import host_and_port, known_as, listening, written
 from sdfeel.deploy.files import NodeFile, digest_of, parse_network, read_node, write_node
 from sdfeel.experiment.build import Prepared, build_scheme, prepare
 from sdfeel.experiment.build_network import build_mixing, check_changeable, on_another, with_peers
@@ -27,7 +28,6 @@ from sdfeel.experiment.build_training import local_step
 from sdfeel.experiment.loading import load
 from sdfeel.experiment.schema import Experiment
 from sdfeel.live.epochs import SignedNetwork, signed
-from sdfeel.live.trust.authority import named_host
 from sdfeel.live.trust.identity import issue
 
 AUTHORITY, OPERATOR = "authority", "operator-0"
@@ -41,8 +41,12 @@ def change(
     A node with a new number gets a certificate and a node file; `addresses` are those of new edge
     servers, such as `edge-3=host:7400`.
     """
-    given = dict(word.partition("=")[::2] for word in addresses)
-    made = _signed(load(directory / EXPERIMENT), directory, Epoch.parse(begins, words), given)
+    given, epoch = dict(map(_address, addresses)), Epoch.parse(begins, words)
+    experiment = load(directory / EXPERIMENT)
+    net, _, _, _ = parse_network(_newest(directory))
+    epoch.applied(net)  # is it possible at all?
+    _check_counts(epoch, net)
+    made = _signed(experiment, directory, epoch, given)
     _write_new(directory, made)
     return made
 
@@ -53,12 +57,13 @@ def _write_new(directory: Path, made: SignedNetwork) -> None:
         home = directory / NODES / name
         if home.exists():
             continue
-        host, _, port = address.rpartition(":")
-        issue(directory / AUTHORITY, name.replace("-", "/"), (host.strip("[]"),), home / "identity")
+        host, port = host_and_port(address)
+        assert port is not None  # `_address` has looked
+        issue(directory / AUTHORITY, name.replace("-", "/"), (host,), home / "identity")
         others = {each: where for each, where in addresses.items() if each != name}
         first = read_node(directory / NODES / "edge-0" / NODE)
-        listen = f"{first.listen.rpartition(':')[0]}:{port}"
-        write_node(home, "edge", NodeFile(listen=listen, peers=others, policy=first.policy))
+        node = NodeFile(listen=listening(host, port), peers=others, policy=first.policy)
+        write_node(home, "edge", node)
     operator = directory / NODES / OPERATOR
     if read_node(operator / NODE).peers != addresses:
         write_node(operator, "operator", NodeFile(peers=addresses))
@@ -85,12 +90,29 @@ def versions(directory: Path) -> list[SignedNetwork]:
     return [SignedNetwork.read(path.read_bytes(), None) for path in paths]
 
 
+def _newest(directory: Path) -> str:
+    """The network as the last version has it."""
+    before = versions(directory)
+    return before[-1].network if before else (directory / NETWORK).read_text(encoding="utf-8")
+
+
+def _check_counts(epoch: Epoch, net: Network) -> None:
+    """Refuse a client that joins without a word about its data: its servers would refuse it."""
+    told = {client for client, _ in epoch.counts}
+    for client, server in epoch.moves:
+        # A number that was only left out so far counts for one example.
+        known = client < len(net.reach) and (net.reach[client] or net.samples[client] > 1)
+        if server is not None and client not in told and not known:
+            raise InputError(
+                f"client-{client} is new: say how many examples it has, such as client-{client}=120"
+            )
+
+
 def _signed(
     experiment: Experiment, directory: Path, epoch: Epoch, more: Mapping[str, str] | None = None
 ) -> SignedNetwork:
     check_changeable(experiment)
-    before = versions(directory)
-    text = before[-1].network if before else (directory / NETWORK).read_text(encoding="utf-8")
+    before, text = versions(directory), _newest(directory)
     if before and epoch.begins <= before[-1].begins:
         raise InputError(
             f"the previous version begins with round {before[-1].begins + 1}: choose a later round"
@@ -117,8 +139,7 @@ def _signed(
             raise InputError(
                 f"edge-{d} is new, and nobody knows where it is: add --address edge-{d}=host:port"
             )
-    for name, address in (more or {}).items():
-        _check_address(name, address, adapted)
+    _check_addresses(peers, more or {}, adapted)
     body = signed(
         directory / AUTHORITY,
         number=number,
@@ -133,13 +154,28 @@ def _signed(
     return SignedNetwork.read(body, None)
 
 
-def _check_address(name: str, address: str, net: Network) -> None:
-    """A version is signed once: what it names must be right."""
-    host, _, port = address.rpartition(":")
-    if not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise InputError(f"'{address}' is not where a server can be: write {name}=host:port")
-    named_host(host.strip("[]"))
-    if name not in {f"edge-{d}" for d in net.present.tolist()}:
+def _address(word: str) -> tuple[str, str]:
+    """A server and where it is, as `edge-3=host:7400` says: a version is signed once."""
+    name, _, text = word.partition("=")
+    host, port = host_and_port(text) if text else ("", None)
+    if port is None:
+        raise InputError(
+            f"'{word}' does not say where a server is: write edge-3=host:port, or "
+            f"edge-3=[address]:port for IPv6"
+        )
+    return name, written(host, port)
+
+
+def _check_addresses(peers: Mapping[str, str], more: Mapping[str, str], net: Network) -> None:
+    """Refuse addresses of servers that there are not, and one address for two of them."""
+    there = {f"edge-{d}" for d in net.present.tolist()}
+    owners: dict[tuple[str, int | None], str] = {}
+    for name in sorted(peers.keys() & there):
+        host, port = host_and_port(peers[name])
+        other = owners.setdefault((known_as(host), port), name)
+        if other != name:
+            raise InputError(f"{other} and {name} cannot both be at {peers[name]}: give another")
+    for name in more.keys() - there:
         raise InputError(f"--address names {name}, which is not in the network from then on")
 
 

@@ -181,7 +181,7 @@ def verified(path: Path, head: str | None = None) -> Audit:
                     first = str(line["before"]) if before is None else before
                     follows = before is None or line["n"] == number + 1
                     whole = text.endswith("\n") and hash_of(first, line) == chain
-                except (ValueError, KeyError, TypeError, RecursionError):
+                except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                     whole = follows = False
                 if not (whole and follows):
                     raise RunError(

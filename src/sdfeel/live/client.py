@@ -110,7 +110,7 @@ class Client:
     noisy_steps: bool = False  # and of each step from a model?
     masking: Masking | None = None  # how its updates are hidden in sums
     secret: int = 0  # what its noise and its masks are drawn from
-    most: int | None = None  # local iterations that one of several servers may ask for in a round
+    most: int | None = None  # local iterations that a server may ask for in one round
     tell: Callable[[str], None] = lambda line: None
     rounds: int = 0  # finished by this process
     round: int = 0  # the newest one
@@ -365,8 +365,6 @@ class Client:
         try:
             self._check(d, answer[0])
             self._checked(answer)
-            if self.most is not None and answer[0]["steps"] > self.most:
-                raise Refused(f"it asks for {answer[0]['steps']} steps; the most is {self.most}")
         except Refused as error:
             self.last_error = f"edge-{d}: {error}"
             self._turn_away(error)
@@ -377,6 +375,8 @@ class Client:
         """A server may have sent anything."""
         for key in ("round", "steps", "first"):
             whole(header, key)
+        if self.most is not None and header["steps"] > self.most:
+            raise Refused(f"edge-{d} asks for {header['steps']} steps; the most is {self.most}")
         sources, weights = header.get("sources"), header.get("weights")
         if not isinstance(sources, list) or not isinstance(weights, list):
             raise Refused(f"edge-{d} does not say which models to start from")

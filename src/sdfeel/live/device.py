@@ -64,6 +64,7 @@ class Bundle:
     about: Mapping[str, str] = field(default_factory=dict)  # what servers are told in greeting
     coding: Coding | None = None  # how its updates are written; None: models as they are
     guard: UpdateGuard | None = None  # what it does to its updates before they leave
+    most: int | None = None  # local iterations that a server may ask for in one round
     form: int = FORM
 
     def text(self) -> str:
@@ -244,7 +245,7 @@ def run_device(path: Path) -> None:
     member = Membership(
         bundle.federation, schema, bundle.servers, bundle.refuges, about, bundle.coding
     )
-    member = replace(member, guard=bundle.guard, private=bundle.guard is not None)
+    member = replace(member, guard=bundle.guard, private=bundle.guard is not None, most=bundle.most)
     setting = NodeSetting(identity, node.home, node.peers, node.allow, node.health)
 
     def tell(line: str) -> None:

@@ -152,6 +152,7 @@ class Failover:
                 if self._back is None or self._back.done():
                     (home,) = self.own.values()
                     self._back = asyncio.ensure_future(home.insist("here", {}))
+                    self._back.add_done_callback(_looked_at)
                     self.tell(f"{home.name} does not answer: asking edge-{d} for work")
                 return
 
@@ -212,6 +213,12 @@ class Failover:
         self.tell(f"{home.name} answers again: returning to it")
         with suppress(SdfeelError):  # it would find out on its own, later
             await self.others[host].ask("work", {**question, "leaving": True}, seconds=self.doubt)
+
+
+def _looked_at(call: Call) -> None:
+    """Even a refusal says that a server is back. Python complains of what nobody looked at."""
+    if not call.cancelled():
+        call.exception()
 
 
 async def _first(calls: Iterable[Call], seconds: float | None) -> set[Call]:

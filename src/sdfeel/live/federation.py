@@ -39,6 +39,8 @@ from sdfeel.live.transport.errors import Rejected
 from sdfeel.live.transport.tensors import CODE, MODEL, Schema, pack, parsed, unpack, unpacked_model
 
 Weights = dict[int, float]  # source -> weight, sources ascending
+LOOKED_AT = 16  # rounds, to see whether a scheme draws their lengths
+DRAWN = 100  # times the longest of them: longer ones are never drawn
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +121,8 @@ class Federation:
         """What client `client` must know; one that `joins` later has no server yet."""
         known = len(self.net.reach)
         if client >= known and joins:
-            return Membership(self.digest, self.schema, (), (), about=self.about, own=self._own)
+            joining = Membership(self.digest, self.schema, (), (), about=self.about, own=self._own)
+            return replace(joining, most=most_steps(self.decisions, self.iterations, ()))
         if client >= known:
             raise InputError(
                 f"this certificate is client {client}'s, but network.json has clients 0 to "
@@ -136,9 +139,8 @@ class Federation:
         whole = Membership(*agreed, rows, models, own=self._own)
         lies = self.attack is not None and client in self.attack.clients
         guard = UpdateGuard(inf) if lies and self.guard is not None else self.guard
-        heard = (*servers, *refuges)
-        asked = [Turn.of(self, d, 0, {}).work.steps for d in heard] if len(heard) > 1 else []
-        most, masks = max(self.iterations, *asked) if asked else None, self.masking(client)
+        most = most_steps(self.decisions, self.iterations, (*servers, *refuges))
+        masks = self.masking(client)
         whole = replace(whole, private=private, noisy_steps=self.private)
         return replace(whole, guard=guard, masking=masks, most=most)
 
@@ -169,7 +171,7 @@ class Federation:
 
     def lane_of(self, server: int) -> int:
         """The number of a server's lane; the first one, where several share it."""
-        return next(n for n, lane in enumerate(self.decisions.lanes) if server in lane)
+        return _lane_of(self.decisions, server)
 
     @property
     def shared(self) -> bool:
@@ -297,6 +299,10 @@ class Turn:
         """The rows that this client starts from."""
         return self.work.down.row(client)
 
+    def most(self, iterations: int) -> int:
+        """Steps that a client may be asked for: where a deadline decides, at most the run's."""
+        return _most(self.work, self.planned, iterations)
+
     def shift(self, client: int) -> Weights:
         """The rows that are added to each of its gradients."""
         return {} if self.work.shift is None else self.work.shift.row(client)
@@ -344,6 +350,31 @@ class Turn:
         for client in self.clients:
             found[client] = steps.get(client, 0)
         return found
+
+
+def most_steps(decisions: Decisions, iterations: int, servers: Collection[int]) -> int:
+    """Local iterations that one of these servers (of none: any) may ask a client for in a round.
+
+    A client that believed in more would train for ever. Rounds are alike, unless a scheme draws
+    their lengths: then those to come may be longer than the first ones, but not by much more.
+    """
+    found = [iterations]
+    for number in sorted({_lane_of(decisions, d) for d in servers} or {0}):
+        asked = []
+        for k in range(LOOKED_AT):
+            work = decisions.work(decisions.view(number, k))
+            planned = decisions.cost.at(decisions.lanes[number], k, 0.0).done(work)
+            asked.append(_most(work, planned, iterations))
+        found.append(max(asked) * (DRAWN if len(set(asked)) > 1 else 1))
+    return max(found)
+
+
+def _most(work: Work, planned: Ints, iterations: int) -> int:
+    return min(work.steps, max(iterations, int(planned.max(initial=0))))
+
+
+def _lane_of(decisions: Decisions, server: int) -> int:
+    return next(n for n, lane in enumerate(decisions.lanes) if server in lane)
 
 
 @lru_cache(maxsize=16)

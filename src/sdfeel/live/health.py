@@ -23,6 +23,7 @@ from sdfeel.version import __version__
 
 Status = dict[str, Any]
 Tell = Callable[[str], None]
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)  # a status
 MOST_PROBES = 32  # at once: strangers must not use up this node's descriptors
 MOST_FIELDS = 100  # of one request
 
@@ -160,7 +161,7 @@ def last_round(directory: Path) -> int:
     """How many rounds a node had finished when it last wrote its status."""
     try:
         return int(json.loads((directory / STATUS).read_text(encoding="utf-8"))["round"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except UNREADABLE:
         return 0
 
 
@@ -168,7 +169,7 @@ def last_time(directory: Path, tell: Tell) -> None:
     """Say so if the previous process ended without saying why."""
     try:
         ended = json.loads((directory / STATUS).read_text(encoding="utf-8"))["ended"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except UNREADABLE:
         return
     if ended is False:
         kills = _killed_for_memory()

@@ -282,13 +282,16 @@ class EdgeLife:
                 answer, content = await self._backup(edge, header), None
             else:
                 answer, content = await edge.handle(who, kind, header, body)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, Damaged) as error:
             why = disk_trouble(error)
-            if why is None:
+            if why is None and isinstance(error, OSError):
                 raise
-            if not self._lost.done():
+            if not self._lost.done():  # this life of the server is over, whoever found out
                 self._lost.set_exception(error)
-            raise Unable(cannot_write(self._setting.directory, why)) from None
+            place = self._setting.directory
+            raise Unable(
+                cannot_write(place, why) if why is not None else f"the state in {place} is damaged"
+            ) from None
         return {**answer, **greeting}, content
 
     async def _backup(self, edge: "Edge", header: dict[str, Any]) -> dict[str, Any]:
@@ -359,7 +362,7 @@ async def run_client(
     client = Client(member.schema, me, samples, Failover({}), train, member.coding, tell=tell)
     audit = AuditLog(setting.directory / AUDIT, tell)
     client.desk = ClientDesk.of(authority.current, member.digest, setting.directory, me)
-    client.most = member.most
+    client.most, client.round = member.most, last_round(setting.directory)
     store = None
 
     async def work() -> None:
@@ -389,6 +392,13 @@ async def run_client(
     try:
         if member.keeps:
             store = Store(setting.directory / STATE)
+            if client.round and store.blank:
+                raise RunError(
+                    f"{store.directory} is empty, but this client has finished round "
+                    f"{client.round}: what it keeps from round to round is lost; bring the "
+                    f"directory back, or remove it and {STATUS} next to it to go on with other "
+                    f"bits"
+                )
             client.kept, client.rows = member.memory(store), tuple(member.rows)
             client.guard, client.private = member.guard, member.private
             client.noisy_steps = member.noisy_steps

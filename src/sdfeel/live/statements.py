@@ -169,6 +169,15 @@ def serial_of(pem: str, ca: bytes) -> str | None:
     return None if _holder(pem.encode(), ca) is None else described(pem.encode())[1]
 
 
+def _stated(line: bytes) -> Any:
+    """The statement in a line of a log; None if the line is damaged."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found.get("statement") if isinstance(found, dict) else None
+
+
 class StatementLog:
     """One node's statements and what proves them, a line each; only ever appended to."""
 
@@ -235,7 +244,7 @@ class StatementLog:
         if statement == self.last:
             return True
         with self.path.open("rb") as file:
-            return any(json.loads(line)["statement"] == statement for line in file)
+            return any(_stated(line) == statement for line in file)
 
     def _last(self) -> dict[str, Any] | None:
         """The last line; half a line at the end comes from a crash, and is taken away."""

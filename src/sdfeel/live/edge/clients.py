@@ -388,7 +388,7 @@ class Cluster:
 
     def _most_steps(self, turn: Turn) -> int:
         """No client takes more steps in a round than a whole run has; schemes may count them."""
-        return min(turn.work.steps, max(self.federation.iterations, int(turn.planned.max())))
+        return turn.most(self.federation.iterations)
 
     async def _commit(self, draft: ResultDraft) -> None:
         """Write a result, together with those that come at the same time: one commit for all."""

@@ -147,8 +147,7 @@ class AsyncExchange:
 
     async def _deliver(self) -> None:
         async def one(d: int, header: Header) -> None:
-            saved = self._store.get("hop", header["round"], 0)
-            assert saved is not None
+            saved = self._store.kept("hop", header["round"], 0)
             try:
                 async with self._patience():
                     await self.peers[d].insist("apply", header, saved.body)

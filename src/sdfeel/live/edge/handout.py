@@ -79,8 +79,7 @@ class Handout:
         }, body
 
     def _read(self) -> Saved:
-        saved = self.store.get("start", self.turn.k, self.lane)
-        assert saved is not None  # it was committed before the round was opened
+        saved = self.store.kept("start", self.turn.k, self.lane)
         return saved
 
     def _elsewhere(self, sources: Iterable[int]) -> bool:

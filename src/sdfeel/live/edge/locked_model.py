@@ -90,9 +90,7 @@ class LockedModel:
 
     def body(self) -> bytes:
         """The model as it is now."""
-        saved = self._store.get("own", 0)
-        assert saved is not None  # written when the node began
-        return saved.body
+        return self._store.kept("own", 0).body
 
     def seen(self) -> PeerModel:
         return PeerModel(

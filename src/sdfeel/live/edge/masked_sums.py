@@ -144,9 +144,7 @@ class SumDesk:
         self.arrivals.ring()
 
     def _read(self, step: str, client: int) -> bytes:
-        saved = self.store.get("mask", self._open.k, self._part(step, client))
-        assert saved is not None  # it was kept before the step was closed
-        return saved.body
+        return self.store.kept("mask", self._open.k, self._part(step, client)).body
 
     def _checked(self, step: str, client: int, body: bytes | None) -> bytes:
         """A message that has the form of its step; what it says, only clients can judge."""
@@ -316,8 +314,7 @@ class SumDesk:
         )
 
     def _numbers(self, k: int, client: int) -> Numbers:
-        saved = self.store.get("result", k, client)
-        assert saved is not None
+        saved = self.store.kept("result", k, client)
         numbers: Numbers = parsed(saved.body)[NUMBERS]
         return numbers
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from time import monotonic
 
 from sdfeel.core.errors import DataError, InputError
-from sdfeel.core.run_files import ALLOW, write_atomic
+from sdfeel.core.run_files import ALLOW, TRUST, write_atomic
 from sdfeel.live.trust.names import Name
 
 END = "# end"
@@ -85,19 +85,32 @@ class AllowList:
 
 def permit(path: Path, serial: str, name: str) -> None:
     """Add a certificate to the list."""
-    lines = path.read_text(encoding=TEXT).splitlines() if path.exists() else []
+    lines = listed(path).splitlines() if path.exists() else []
     _replace(path, [*lines, f"{serial} {Name.parse(name)}"])
 
 
 def revoke(path: Path | str, which: str) -> int:
     """Remove a serial number, or every certificate of a name; return how many lines went."""
     path = Path(path)
-    lines = path.read_text(encoding=TEXT).splitlines()
+    lines = listed(path).splitlines()
     keep = [line for line in lines if which not in line.partition("#")[0].split()]
     if len(keep) == len(lines):
         raise InputError(f"'{which}' is not on the allow-list {path}")
     _replace(path, keep)
     return len(lines) - len(keep)
+
+
+def listed(path: Path) -> str:
+    """The text of a list that a command changes."""
+    try:
+        return path.read_text(encoding=TEXT)
+    except OSError as error:
+        raise DataError(f"cannot read the allow-list {path}: {error.strerror}") from None
+    except ValueError:
+        raise DataError(
+            f"the allow-list {path} is damaged: it is not text; take it from a copy, such as the "
+            f"one in {TRUST}"
+        ) from None
 
 
 def stamp_of(path: Path) -> _Stamp:

@@ -120,8 +120,16 @@ def _authority(directory: Path) -> tuple[ec.EllipticCurvePrivateKey, x509.Certif
     try:
         key = serialization.load_pem_private_key((directory / CA_KEY).read_bytes(), None)
         known = x509.load_pem_x509_certificates((directory / CA).read_bytes())
-    except (OSError, ValueError, TypeError) as error:
-        raise DataError(f"{directory} holds no certificate authority: {error}") from None
+    except OSError as error:
+        raise DataError(
+            f"{directory} holds no certificate authority: cannot read {error.filename} "
+            f"({error.strerror})"
+        ) from None
+    except (ValueError, TypeError):
+        raise DataError(
+            f"{directory} holds no certificate authority: {CA_KEY} or {CA} is damaged; take both "
+            f"from a copy"
+        ) from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     own = [ca for ca in known if ca.public_key() == key.public_key()]
     if not own:
@@ -176,8 +184,10 @@ def named_host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        if len(host) > 253 or not _HOST.fullmatch(host):
-            raise InputError(f"'{host}' is neither an IP address nor a host name") from None
+        # Programs take a name whose last part is a number for an address.
+        if len(host) > 253 or not _HOST.fullmatch(host) or host.rpartition(".")[2].isdigit():
+            shown = f"'{host[:100]}...'" if len(host) > 100 else f"'{host}'"
+            raise InputError(f"{shown} is neither an IP address nor a host name") from None
         return x509.DNSName(host)
 
 

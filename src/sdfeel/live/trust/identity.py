@@ -57,8 +57,11 @@ class Identity:
             read = x509.load_pem_x509_certificate(cert)
             secret = load_pem_private_key(key, None)
             trusted = x509.load_pem_x509_certificates(ca)
-        except Exception as error:  # what the parser raises has no common base
-            raise DataError(f"{directory} does not hold a node's identity: {error}") from None
+        except Exception:  # what the parser raises has no common base
+            raise DataError(
+                f"{directory} does not hold a node's identity: {KEY}, {CERT} or {CA} is damaged; "
+                f"copy all three again"
+            ) from None
         if secret.public_key() != read.public_key():
             raise InputError(
                 f"{directory / KEY} does not belong to {directory / CERT}: issue the node's "
