@@ -9,7 +9,7 @@ const WIDTH = 1.5;
 export const colour = (style, bare = false) => (bare ? `--line-${style % COLOURS}` : `var(--line-${style % COLOURS})`);
 export const dash = (style) => DASHES[style % DASHES.length].map((length) => length * WIDTH);
 
-// A picture to save: large for a screen, or with letters of 7 to 9 points for a page of a paper.
+// A picture to save: large for a screen, or with text of 7 to 9 points for a page of a paper.
 export const PICTURES = { PNG: "as=png", SVG: "as=svg&width=page", PDF: "as=pdf&width=page" };
 
 // A short piece of a line.

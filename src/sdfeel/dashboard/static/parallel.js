@@ -47,7 +47,7 @@ export class Parallel {
     this.keys = [...this.all.slice(0, -1).slice(0, room), ...this.all.slice(-1)];
     for (const key of this.brushes.keys()) if (!this.keys.includes(key)) this.brushes.delete(key);
     const out = this.all.slice(0, -1).slice(room).map(title);
-    this.left.textContent = out.length ? `No room for ${out.join(", ")}: a column of the table has its axis first.` : "";
+    this.left.textContent = out.length ? `No room for ${out.join(", ")}: the axes of added columns come first.` : "";
     if (!this.runs.length || this.keys.length < 2) {
       this.picture.replaceChildren(h("p", { class: "soft" }, this.runs.length ? "These runs have the same experiment." : "No run here has been measured yet."));
       return;
