@@ -14,9 +14,11 @@ from torch import Tensor
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import InputError, RunError, of_kind, whole_number
 from sdfeel.core.events import Evaluated, Event
+from sdfeel.core.named import is_path, spelled
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, MODEL, PAGE, PICTURE
 from sdfeel.engine.base import cores
 from sdfeel.experiment import grid as grids
+from sdfeel.experiment.build import settle
 from sdfeel.experiment.loading import checked, in_our_words
 from sdfeel.experiment.schema import Experiment
 from sdfeel.planning.candidates import SCHEMES as SCHEMES_PLANNED
@@ -33,7 +35,7 @@ from sdfeel.report.plan import keep_plan
 from sdfeel.report.styles import style_of
 from sdfeel.report.tables import comparison_records
 from sdfeel.run import store
-from sdfeel.run.many import Many, Planned, Progressed, QueuedRun, on_one_core
+from sdfeel.run.many import Many, Planned, Progressed, QueuedRun, labelled, on_one_core
 from sdfeel.run.provenance import Provenance, changed_files
 from sdfeel.run.session import finished, recorded, start_or_resume
 from sdfeel.schemes import described, find, label
@@ -279,10 +281,10 @@ class RunSet:
 
     def _one_by_one(self) -> Iterator[Progressed | Planned]:
         """One run at a time, which may have all cores."""
-        sessions = {
-            name: start_or_resume(each, self.directory / name, False, self._accept)
-            for name, each in self.experiments.items()
-        }
+        sessions = {}
+        for name, each in self.experiments.items():
+            with labelled(name):
+                sessions[name] = start_or_resume(each, self.directory / name, False, self._accept)
         for name, session in sessions.items():
             yield Planned(name, session.total_rounds)
         for name, session in sessions.items():
@@ -301,12 +303,22 @@ class RunSet:
         }
         many = Many(queued, self._at_once)
         self._stop = many.stop
+        self._check()
         if self._stopped:
             return
         try:
             yield from many
         finally:
             self.unfinished = many.unfinished
+
+    def _check(self) -> None:
+        """Refuse what cannot go together before any run begins, and not when its turn comes."""
+        for first, *_ in self.group.lines.values():
+            own, begun = self.experiments[first], (self.directory / first).exists()
+            if self._stopped or begun or is_path(spelled(own.data.name)):  # code may take long
+                continue
+            with labelled(first):
+                settle(own)
 
     def stop(self) -> None:
         """End all runs after their current rounds; with `out`, they can be continued."""

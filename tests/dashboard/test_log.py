@@ -1,5 +1,6 @@
 """A log gives the same whether read at once or in pieces; and whatever it holds, it is read."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,10 @@ def test_junk_between_the_lines_breaks_nothing(tmp_path: Path, junk: bytes, plac
         b'{"event": "round"\n',
         b"\n",
         b"\xff\xfe\x00\n",
+        line(replace(measured(0), bytes=10**400)),
+        line(replace(measured(0), iterations=-1)),
+        line(replace(started(), servers=-(10**400))),
+        line(replace(started(), parameters=10**400)),
     ],
 )
 def test_a_bad_line_is_counted_and_named(tmp_path: Path, bad: bytes) -> None:

@@ -9,6 +9,7 @@ import torch
 
 import sdfeel
 from sdfeel.commands import experiment_of
+from sdfeel.core.errors import InputError
 
 SMALL: dict[str, Any] = {
     "network": {"clients": 4, "servers": 2, "server_up_seconds": 5.0, "server_down_seconds": 0.1},
@@ -100,3 +101,24 @@ def test_nonsense_is_refused_before_anything_starts(tmp_path: Path) -> None:
         sdfeel.open(tmp_path)
     with pytest.raises(sdfeel.InputError, match="one goal"):
         sdfeel.plan(experiment(), target_accuracy=0.9, budget=3)
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [
+        ({"scheme.name": ["sd-feel", "fedavg", "feel"]}, "scheduled is 5, but the server reaches"),
+        ({"network.servers": [1, 2, 9]}, "servers=9: .*clients"),
+        (
+            {"data.partition": ["iid", "classes"], "data.classes_per_client": [2]},
+            "4 clients with 2",
+        ),
+    ],
+)
+def test_what_one_of_many_runs_cannot_do_is_said_before_any_of_them_begins(
+    axes: dict[str, Any], words: str, jobs: int, tmp_path: Path
+) -> None:
+    many = sdfeel.sweep(axes, experiment(), out=tmp_path / "many", jobs=jobs)
+    with pytest.raises(InputError, match=words):
+        list(many)
+    assert not list(tmp_path.rglob("events.jsonl"))

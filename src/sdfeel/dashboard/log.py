@@ -8,7 +8,7 @@ import operator
 import os
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from heapq import merge
 from math import inf, isnan
 from threading import Lock
@@ -28,6 +28,14 @@ KINDS: dict[bytes, TypeAdapter[Any]] = {
     kind.__name__.lower().encode(): TypeAdapter(kind)
     for kind in (Started, Round, Evaluated, Warned, Finished)
 }
+# What an event counts: never below 0.
+COUNTS = {
+    kind.__name__.lower().encode(): [
+        each.name for each in fields(kind) if each.type in (int, "int") and each.name != "seed"
+    ]
+    for kind in (Started, Round, Evaluated, Warned, Finished)
+}
+MOST = 1 << 1000  # a larger one is no float
 
 
 @dataclass(frozen=True, order=True)
@@ -57,7 +65,8 @@ def parse(data: bytes) -> Event | None:
         event: Event = KINDS[kind].validate_json(data)
     except ValidationError:
         return None
-    return event
+    counted = all(0 <= getattr(event, name) < MOST for name in COUNTS[kind])
+    return event if counted else None
 
 
 def kind_of(data: bytes) -> bytes | None:

@@ -7,6 +7,7 @@ the caller as they happen.
 import signal
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -14,10 +15,11 @@ from typing import Any
 
 import torch
 
-from sdfeel.core.errors import RunError, SdfeelError, told
+from sdfeel.core.errors import RunError, SdfeelError, UnknownName, told
 from sdfeel.core.events import Event
 from sdfeel.core.forks import forked
 from sdfeel.core.interrupts import uninterrupted
+from sdfeel.experiment.loading import hinted
 from sdfeel.experiment.schema import Experiment
 from sdfeel.run.session import Session, start_or_resume
 
@@ -137,6 +139,16 @@ class Interrupted(BaseException):
     """A run was told to stop before it had begun."""
 
 
+@contextmanager
+def labelled(run: str) -> Iterator[None]:
+    """Errors of ours say which of several runs they are about."""
+    try:
+        yield
+    except SdfeelError as error:
+        known = hinted(error) if isinstance(error, UnknownName) else error
+        raise type(known)(f"{run}: {known}") from None
+
+
 def _carry_out(pipe: Connection, label: str, job: QueuedRun) -> None:
     """What a process does: one run."""
     torch.set_num_threads(
@@ -154,10 +166,10 @@ def _carry_out(pipe: Connection, label: str, job: QueuedRun) -> None:
     signal.signal(signal.SIGTERM, stop)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-        session = start_or_resume(job.experiment, job.directory, job.notes, job.accept_changes)
-        pipe.send(Planned(label, session.total_rounds))
-        if not session.finished:
-            for event in session:
+        with labelled(label):
+            session = start_or_resume(job.experiment, job.directory, job.notes, job.accept_changes)
+            pipe.send(Planned(label, session.total_rounds))
+            for event in session if not session.finished else ():
                 pipe.send(Progressed(label, event))
         if session.finished:
             pipe.send("finished")
@@ -165,7 +177,7 @@ def _carry_out(pipe: Connection, label: str, job: QueuedRun) -> None:
     except Interrupted:
         pipe.send(None)
     except SdfeelError as error:
-        pipe.send(type(error)(f"{label}: {error}"))
+        pipe.send(error)
     except ConnectionError:
         return  # nobody is listening any more
     except Exception as error:
