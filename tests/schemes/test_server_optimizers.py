@@ -4,14 +4,18 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from numpy.testing import assert_allclose
 
 from sdfeel.core.arrays import Floats
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
+from sdfeel.core.gossip_weights import laplacian_weights, metropolis
 from sdfeel.core.needs import Needs
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Outages
@@ -20,6 +24,7 @@ from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.schemes import SCHEMES, DSquared, FedAsync, FedAvg, FedBuff, HierFavg, SDFeel
 from sdfeel.schemes.server_optimizers import ServerStep, stepped
+from sdfeel.schemes.swings import growing
 from sdfeel.sim.simulate import Simulation
 from tests.schemes.test_contract import CLIENTS, networks
 from tests.sim.test_simulate import after, cost, ring_of_four, uneven
@@ -240,3 +245,47 @@ def test_an_update_is_discounted_by_the_steps_that_it_missed() -> None:
 
 def unequal() -> Floats:
     return np.linspace(0.01, 0.05, CLIENTS)
+
+
+@given(
+    st.integers(2, 9),
+    st.integers(0, 2**32 - 1),
+    st.floats(0, 0.99),
+    st.integers(1, 3),
+    st.sampled_from(["paper", "metropolis"]),
+)
+def test_a_caution_comes_exactly_where_servers_that_train_nothing_drift_apart(
+    servers: int, seed: int, momentum: float, hops: int, rule: str
+) -> None:
+    graph = nx.gnp_random_graph(servers, 0.5, seed=seed)
+    nx.add_path(graph, range(servers))
+    graph.add_edge(0, servers - 1)
+    make = laplacian_weights if rule == "paper" else metropolis
+    once = make(nx.to_numpy_array(graph), np.full(servers, 1 / servers))
+    weights = np.linalg.matrix_power(once, hops)
+    eye = np.eye(servers)
+    # Models and what is kept of their moves: x := W (x + b q), q := b q + (1 - b) (x - last x).
+    there = np.hstack([weights, momentum * weights])
+    kept = np.hstack([(1 - momentum) * (weights - eye), momentum * eye])
+    kept[:, servers:] += (1 - momentum) * momentum * weights
+    largest = np.abs(np.linalg.eigvals(np.vstack([there, kept]))).max()
+    assume(not 1 + 1e-9 < largest < 1 + 1e-4)  # as near as this, rounding decides
+    assert (growing(once, hops, momentum) is not None) == (largest > 1 + 1e-4)
+
+
+def cautioned(*keys: str) -> list[str]:
+    own = ("network.servers=10", "network.clients=20", "training.iterations=20", *keys)
+    return [note for note in prepare(load(None, own)).notes if "drives servers apart" in note]
+
+
+def test_momentum_that_the_weights_do_not_bear_is_told_before_the_first_round() -> None:
+    quasi = ("server.optimizer=quasi-global", "server.momentum=0.5")
+    assert cautioned("network.graph=ring", *quasi)
+    assert not cautioned("network.graph=ring")
+    assert not cautioned("network.graph=ring", "network.mixing=metropolis", *quasi)
+    assert not cautioned("network.graph=ring", "scheme.alpha=2", *quasi)
+    assert not cautioned("network.graph=complete", *quasi)
+    assert not cautioned("scheme.name=hierfavg", *quasi)
+    assert cautioned("network.graph=ring", "scheme.name=tiers")
+    assert not cautioned("network.graph=ring", "scheme.name=tiers", "scheme.momentum=0")
+    assert not cautioned("network.graph=ring", "scheme.name=tiers", "network.mixing=metropolis")

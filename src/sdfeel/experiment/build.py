@@ -19,7 +19,7 @@ from sdfeel.core.errors import InputError, UnknownName, unknown
 from sdfeel.core.named import asked_for, imported, is_path, spelled
 from sdfeel.core.network import Network
 from sdfeel.core.own_schemes import Checked
-from sdfeel.core.scheme import Scheme, check_kinds, defaults, innermost, tolerance
+from sdfeel.core.scheme import Scheme, cautions, check_kinds, defaults, innermost, tolerance
 from sdfeel.core.seeds import number
 from sdfeel.core.stragglers import Policy, StragglerPolicy
 from sdfeel.data.federated import Federated
@@ -358,6 +358,8 @@ def _ready(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepare
                 f"scheme.{option} = {getattr(bare, option)}, but this run has about {rounds} "
                 f"round{'s' * (rounds != 1)}: {missed}"
             )
+    if bare is not decisions.scheme or hasattr(bare, "caution"):
+        notes += cautions(decisions.scheme, decisions.net, decisions.lanes)
     if experiment.network.epochs:
         decisions, net = with_epochs(experiment, decisions, net)
     notes += effects.notes(replace(case, engine=made.engine.name))

@@ -10,6 +10,7 @@ al., "Quasi-Global Momentum: Accelerating Decentralized Deep Learning on Heterog
 (quasi-global).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, get_args
 
@@ -20,7 +21,8 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.rules import Moments, Scaled, Squares
-from sdfeel.core.scheme import Around, Mix, Scheme, View
+from sdfeel.core.scheme import Around, Lane, Mix, Scheme, View, innermost, terms
+from sdfeel.schemes.swings import growing
 
 Kind = Literal["momentum", "adam", "yogi", "adagrad", "quasi-global"]
 # In this order a step's terms come as `Scaled` wants them.
@@ -79,6 +81,13 @@ class Stepped(Around):
         own = self.inner.adapt(net)
         moments = (FIRST, SECOND) if self.step.adaptive else (FIRST,)
         return replace(own, shelves=(*own.shelves, BEFORE, *moments))
+
+    def caution(self, net: Network, _: Sequence[Lane]) -> str | None:
+        known = terms(innermost(self.inner))
+        if known is None or known.alpha is None or len(net.servers) < 2 or net.peers is not None:
+            return None
+        pushed = self.step.optimizer == "quasi-global"
+        return growing(net.mixing, known.alpha, self.step.beta) if pushed else None
 
     def mix(self, view: View, done: Ints) -> Mix:
         mix, net = self.inner.mix(view, done), view.net

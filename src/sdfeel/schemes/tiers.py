@@ -10,6 +10,7 @@ What helps most is the momentum and that no client is idle while others finish. 
 some leave that open: choose one tier unless your own figures say otherwise (docs/schemes.md).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -22,6 +23,7 @@ from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
 from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Tolerates
 from sdfeel.schemes.async_sd_feel import NO_LIMIT
+from sdfeel.schemes.swings import growing
 
 BEFORE = Shelf("tiers.before", "server")  # the model after the server's last round
 SPEED = Shelf("tiers.speed", "server", start="zero")  # how far its rounds move it, smoothed
@@ -72,6 +74,15 @@ class Tiers:
             else:
                 found.append([d])
         return tuple(sorted(tuple(sorted(tier)) for tier in found))
+
+    def caution(self, net: Network, lanes: Sequence[Lane]) -> str | None:
+        """About the largest tier: the fewer servers wait for one another, the calmer they are."""
+        most = max((list(lane) for lane in lanes), key=len)
+        if len(most) < 2:
+            return None
+        mixing, whole = _across(net, most), np.eye(len(net.servers))
+        whole[mixing.rows] = mixing.dense(len(whole))
+        return growing(whole, 1, self.momentum)
 
     def work(self, view: View) -> Work:
         mine = np.flatnonzero(np.isin(view.net.home, view.lane))
