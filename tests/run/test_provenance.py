@@ -145,6 +145,19 @@ def test_runs_of_earlier_versions_and_on_other_machines_are_continued(begun: Pat
     assert any("torch was 1.0 and is" in each for each in told)
 
 
+@pytest.mark.parametrize("damaged", ["", "{", "[]", "{}", "\x00"])
+def test_a_record_that_cannot_be_read_is_told_and_written_anew(damaged: str, begun: Path) -> None:
+    """Otherwise data could change behind it, and nobody would say so."""
+    (begun / "run" / "provenance.json").write_text(damaged)
+    sys.path.insert(0, str(begun / "home"))
+    events = list(sdfeel.resume(begun / "run").session)
+    told = [event.message for event in events if isinstance(event, Warned)]
+    assert "provenance.json cannot be read: nobody knows whether data and code have changed" in told
+    kept = Provenance.kept(begun / "run")
+    assert kept is not None
+    assert kept.accepted == tuple(each for each in told if "cannot be read" in each)
+
+
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
 def test_only_files_that_could_change_a_run_count_as_changes_of_the_project(tmp_path: Path) -> None:
     package, results = tmp_path / "package", tmp_path / "results"

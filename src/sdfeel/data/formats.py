@@ -343,8 +343,9 @@ def _read(path: Path) -> list[Array]:
     except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
         # A lone .npy array cannot be opened like this; objects need pickle, which could run
         # anything.
+        why = f" ({error})" if isinstance(error, zipfile.BadZipFile) else ""  # others advise pickle
         raise DataError(
-            f"{path} is not an .npz file of numbers ({error}): save it with numpy.savez"
+            f"{path} is not an .npz file of numbers{why}: save it with numpy.savez"
         ) from error
 
 

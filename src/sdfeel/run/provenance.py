@@ -134,7 +134,10 @@ def continued(ready: Prepared, directory: Path, accept: bool) -> "Continued":
     """What to say when a run is continued; AnotherRun if its data or code have changed."""
     began, now = Provenance.kept(directory), of(ready)
     if began is None:
-        return Continued(now, ())
+        damaged = (directory / PROVENANCE).exists()  # versions before 0.2 did not write it
+        unknown = f"{PROVENANCE} cannot be read: nobody knows whether data and code have changed"
+        said = (unknown,) if damaged else ()
+        return Continued(replace(now, accepted=said), said)
     changed = changes(began, now)
     if changed and not accept:
         raise AnotherRun(
