@@ -14,6 +14,7 @@ import random
 import tempfile
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,9 @@ from sdfeel.core.scheme import Scheme
 from sdfeel.engine.messages import Packing
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.protocol import Answer, Header, Who
+from sdfeel.live.store import Store
 from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
-from sdfeel.live.transport.tensors import digest, pack, parsed
+from sdfeel.live.transport.tensors import MODEL, digest, pack, parsed
 from sdfeel.schemes import (
     KGT,
     AsyncSDFeel,
@@ -222,6 +224,16 @@ async def story(village: Twisted) -> None:
         for d in list(village.edges):
             village.crash(d)
         await asyncio.sleep(0)
+    for home in sorted(village.directory.glob("client-*")):
+        check_memory(home)
+
+
+def check_memory(home: Path) -> None:
+    """What a client keeps is sound: it may have an honest server one day."""
+    with closing(Store(home)) as store:
+        for k, place in store._rows("select round, part from tensors where kind = 'row'"):
+            row = parsed(store.kept("row", k, place).body)[MODEL]
+            assert np.isfinite(row).all(), f"{home.name} keeps a row that is not finite"
 
 
 def check_end(village: Twisted, server: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
@@ -155,8 +156,9 @@ def init(
       sdfeel deploy init federation my.toml --device 2,3=aarch64
     """
     counts = [word.strip() for word in samples.split(",") if word.strip()]
-    if not all(word.isdigit() and int(word) > 0 for word in counts):
-        raise InputError(f"--samples '{samples}' must be whole numbers from 1, separated by commas")
+    if not all(re.fullmatch("[1-9][0-9]{0,14}", word) for word in counts):
+        shown = samples[:100]
+        raise InputError(f"--samples '{shown}' must be whole numbers from 1, separated by commas")
     names = [word.strip() for word in hosts.split(",") if word.strip()]
     chosen = loading.load(experiment, settings or ())
     sizes = [int(word) for word in counts] or None

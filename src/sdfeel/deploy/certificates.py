@@ -4,7 +4,6 @@ Each command changes the authority's allow-list, the nodes' copy of it in `trust
 directories `identity` of the nodes concerned. Running nodes read both again on their own.
 """
 
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,10 +16,9 @@ from sdfeel.deploy.membership import AUTHORITY
 from sdfeel.live.trust.allow_list import entries, listed, revoke
 from sdfeel.live.trust.authority import CA, CA_KEY, MOST_DAYS, retire_authorities, rotate_authority
 from sdfeel.live.trust.identity import Identity, issue
-from sdfeel.live.trust.names import ROLES
+from sdfeel.live.trust.names import role_and_number
 
 IDENTITY = "identity"
-_NODE = re.compile(rf"({'|'.join(ROLES)})-(0|[1-9][0-9]{{0,8}})")
 
 
 def issue_node(
@@ -143,12 +141,12 @@ def _home(directory: Path, node: str) -> Path:
 
 
 def _slashed(node: str) -> str:
-    match = _NODE.fullmatch(node)
-    if match is None:
+    found = role_and_number(node)
+    if found is None:
         raise InputError(
             f"'{node[:100]}' is not a node: write a role and a number, such as client-7"
         )
-    return f"{match[1]}/{match[2]}"
+    return "{}/{}".format(*found)
 
 
 def _whole_name(directory: Path, node: str) -> str:

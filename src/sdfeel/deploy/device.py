@@ -34,16 +34,17 @@ def read_devices(words: Sequence[str], clients: int) -> dict[int, str]:
     {0: 'aarch64', 1: 'armv7', 2: 'aarch64'}
     """
     found: dict[int, str] = {}
+    known = set(map(str, range(clients)))
     for word in words:
         numbers, equals, kind = word.rpartition("=")
         if kind not in DEVICES:
             raise unknown("device", kind, list(DEVICES))
         chosen = numbers.split(",") if equals else map(str, range(clients))
         for number in chosen:
-            if not number.strip().isdigit() or int(number) >= clients:
+            if number.strip() not in known:
                 raise InputError(
-                    f"--device '{word}' names client '{number}', but there are clients 0 to "
-                    f"{clients - 1}: write 2=aarch64, 2,3=aarch64 or just aarch64"
+                    f"--device '{word[:100]}' names client '{number[:100]}', but there are clients "
+                    f"0 to {clients - 1}: write 2=aarch64, 2,3=aarch64 or just aarch64"
                 )
             found[int(number)] = kind
     return found

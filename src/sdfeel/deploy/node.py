@@ -119,9 +119,9 @@ def _setting(node: NodeFile, path: Path, role: str, orphaned: Orphaned) -> "Node
 
     identity = Identity.load(Path(node.identity))
     if identity.role != role:
+        other = "deploy follow" if identity.role == "operator" else identity.role
         raise InputError(
-            f"{node.identity} is the identity of {identity.name}: start it with "
-            f"`sdfeel {identity.role}`"
+            f"{node.identity} is the identity of {identity.name}: that is for `sdfeel {other}`"
         )
     epochs = directory_of(Path(node.network))
     return NodeSetting(

@@ -24,6 +24,7 @@ from sdfeel.live.federation import Federation, by_torch
 from sdfeel.live.statements import is_hash
 from sdfeel.live.store import Store
 from sdfeel.live.transport.tensors import digest
+from sdfeel.live.trust.names import role_and_number
 
 
 class NotAtHand(Exception):
@@ -203,13 +204,13 @@ def data_of(words: Sequence[str]) -> dict[int | None, str]:
     found: dict[int | None, str] = {}
     for word in words:
         name, equals, path = word.partition("=")
-        number = name.removeprefix("client-")
+        role, number = role_and_number(name) or ("", 0)
         if not equals:
             found[None] = word
-        elif name.startswith("client-") and number.isdecimal():
-            found[int(number)] = path
+        elif role == "client":
+            found[number] = path
         else:
-            raise InputError(f"--data takes client-3=PATH, or a directory, got '{word}'")
+            raise InputError(f"--data takes client-3=PATH, or a directory, got '{word[:100]}'")
     return found
 
 

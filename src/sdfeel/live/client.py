@@ -16,12 +16,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from sdfeel.core.errors import Diverged, SdfeelError
-from sdfeel.engine.fused import bounded, weighted_by_hand
+from sdfeel.engine.fused import bounded
 from sdfeel.engine.guards import UpdateGuard
 from sdfeel.engine.tasks import TaskOf
 from sdfeel.engine.wire_codes import Coding
 from sdfeel.live.client_masked_sums import Late, MaskedRound, Masking, letters_of
-from sdfeel.live.client_rows import OWED, OWN, ClientRows, coded, made, summed
+from sdfeel.live.client_rows import OWED, OWN, ClientRows, coded, finite_sum, made, summed
 from sdfeel.live.failover import NONSENSE, SOON, Failover
 from sdfeel.live.protocol import HASTY, LONG_POLL, UNSAID, About, Answer, Header, is_whole, whole
 from sdfeel.live.secure_sum import TooFew
@@ -436,7 +436,7 @@ class Client:
         models = {d: parsed(bodies[d])[MODEL] for d in row}
         if len(row) == 1 and next(iter(row.values())) == 1:
             return next(iter(models.values()))
-        return weighted_by_hand((weight, models[d]) for d, weight in row.items())
+        return finite_sum(((weight, models[d]) for d, weight in row.items()), "a model")
 
     def task(
         self, header: Header, start: NDArray[Any], known: dict[int, NDArray[Any]]

@@ -5,7 +5,7 @@ it: by then the server has counted the round's local iterations, or it has not. 
 moment, on either side, leaves the two in agreement.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -213,7 +213,21 @@ def summed(terms: object, known: Mapping[int, Array], what: str) -> Array:
         if not isinstance(weight, int | float) or not np.isfinite(weight):
             raise Refused(f"a server sends weights for {what} that are not numbers")
         found.append((float(weight), known[number]))
-    return weighted_by_hand(found)
+    return finite_sum(found, what)
+
+
+def finite_sum(terms: Iterable[tuple[float, Array]], what: str) -> Array:
+    """A weighted sum as a server asks for it; `Refused` unless it is finite."""
+    with np.errstate(all="ignore"):
+        total = weighted_by_hand(terms)
+    return _finite(total, what)
+
+
+def _finite(row: Array, what: str) -> Array:
+    """What is not would spoil every round to come, perhaps with another server."""
+    if not np.isfinite(row).all():
+        raise Refused(f"a server asks to make {what} that is not finite")
+    return row
 
 
 def _among(number: object, known: Mapping[int, object]) -> bool:
@@ -224,7 +238,10 @@ def _among(number: object, known: Mapping[int, object]) -> bool:
 def made(
     header: Header, key: str, known: Mapping[int, Array], own: Mapping[int, int]
 ) -> dict[int, Array]:
-    """Rows of this client as a server says, by place; `own` are their numbers and places."""
+    """Rows of this client as a server says, by place; `own` are their numbers and places.
+
+    `Refused` unless they are finite: a client may keep them for longer than that server lasts.
+    """
     asked = header.get(key, [])
     if not isinstance(asked, list):
         raise Refused("a server does not say what becomes of this client's rows")
@@ -233,7 +250,10 @@ def made(
         if not isinstance(each, list) or len(each) != 2 or not _among(each[0], own):
             raise Refused("a server asks for rows that this client does not hold")
         number, terms = each
-        total = summed(terms, known, "a row")
         adds = key == "kept" and header.get("payload") != "model"
-        found[own[number]] = known[number] + total if adds else total
+        row = summed(terms, known, "a row")
+        if adds:
+            with np.errstate(all="ignore"):
+                row = _finite(known[number] + row, "a row")
+        found[own[number]] = row
     return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sdfeel.core.errors import InputError
 
 ROLES = ("edge", "client", "operator")
+_SHORT = re.compile(rf"({'|'.join(ROLES)})-(0|[1-9][0-9]{{0,8}})")
 _NAME = re.compile(r"sdfeel://([a-z0-9](?:[a-z0-9-]{0,30}[a-z0-9])?)/([a-z]+)/(0|[1-9][0-9]{0,8})")
 
 
@@ -50,6 +51,16 @@ class Name:
         return f"{serial}.{self.dns}"
 
 
+def role_and_number(node: str) -> tuple[str, int] | None:
+    """What the short name of a node says, in the one way in which it is written.
+
+    >>> role_and_number("client-7"), role_and_number("client-07"), role_and_number("root-1")
+    (('client', 7), None, None)
+    """
+    match = _SHORT.fullmatch(node)
+    return None if match is None else (match[1], int(match[2]))
+
+
 def addresses(peers: Mapping[str, str]) -> dict[int, str]:
     """Addresses of edge servers by number, as a node file's [peers] gives them.
 
@@ -58,8 +69,8 @@ def addresses(peers: Mapping[str, str]) -> dict[int, str]:
     """
     found = {}
     for name, address in peers.items():
-        kind, _, number = name.partition("-")
-        if kind != "edge" or not number.isdigit():
-            raise InputError(f"[peers] names edge servers such as edge-0, got '{name}'")
-        found[int(number)] = address
+        role, number = role_and_number(name) or ("", 0)
+        if role != "edge":
+            raise InputError(f"[peers] names edge servers such as edge-0, got '{name[:100]}'")
+        found[number] = address
     return found
