@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core import graphs
-from sdfeel.core.cost import Bill, Cost
+from sdfeel.core.cost import Bill, Cost, Overheads
 from sdfeel.core.decide import Begun, Decisions, hears
 from sdfeel.core.mixing import Mixing, star_among
 from sdfeel.core.network import RECENT, Network, clustered
@@ -23,7 +23,12 @@ from sdfeel.schemes.sampling import Sampling, sampled
 from tests.examples import examples
 
 CLIENTS, SERVERS = 12, 4
-ONE_BY_ONE: list[Scheme] = [FedAsync(tau1=2), FedAsync(psi="hinge", psi_b=1.0), FedBuff(tau1=3)]
+ONE_BY_ONE: list[Scheme] = [
+    FedAsync(tau1=2),
+    FedAsync(psi="hinge", psi_b=1.0),
+    FedBuff(tau1=3),
+    FedBuff(tau1=3, buffer=2),  # its lanes end in two ways again and again
+]
 BY_SERVER: list[Scheme] = [
     AsyncSDFeel(theta_min=2),
     AsyncSDFeel(staleness="touched", psi="exponential", balanced=True),
@@ -35,7 +40,7 @@ BY_SERVER: list[Scheme] = [
 @given(
     scheme=st.sampled_from(ONE_BY_ONE + BY_SERVER),
     graph=st.sampled_from(["ring", "star", "complete"]),
-    disturbed=st.sampled_from(["not", "links", "servers", "late", "fading", "drawn"]),
+    disturbed=st.sampled_from(["not", "links", "servers", "late", "fading", "drawn", "connecting"]),
     seed=st.integers(0, 99),
 )
 def test_a_round_like_an_earlier_one_is_what_a_new_network_would_decide(
@@ -80,6 +85,8 @@ def decisions(scheme: Scheme, graph: str, disturbed: str, seed: int) -> Decision
         late = StragglerPolicy("drop", 30.0)
     elif disturbed == "fading":
         cost = replace(cost, channel=Fading(np.ones(CLIENTS), np.full(CLIENTS, 9.0), seed=seed))
+    elif disturbed == "connecting":
+        cost = replace(cost, overheads=Overheads(connect=5.0))
     elif disturbed == "drawn" and not one_by_one:
         scheme = sampled(scheme, Sampling(share=0.5))
     return Decisions.of(scheme, net, cost, seed, late=late, outages=out)

@@ -105,6 +105,8 @@ class Decisions:
     hubs: bool = False  # does a server that averages for others really ask them for their models?
     least: int = 0  # clients of the smallest sum under masks; 0: servers see every message
     _lengths: dict[int, float] = field(default_factory=dict, init=False)  # by lane
+    # By lane, its last round whose messages were priced when it ended: others may end like it.
+    _priced: dict[int, Begun] = field(default_factory=dict, init=False)
 
     @classmethod
     def of(
@@ -342,18 +344,23 @@ class Decisions:
     def _as_before(self, view: View, cost: Cost, before: Begun) -> Begun:
         """A round with the work of an earlier one: where its messages are the same, so is its
         price."""
-        work, steps, sent, bill, clients, state, counts_for, _ = before
+        work, steps, _, _, clients, state, counts_for, _ = before
         done = before.done(len(self.net.samples))
         asked = self.scheme.mix(view, done)
         if before.asked is not None and same_end(asked, before.asked):
             return before
         mix = self._mixed(view, done, asked)
-        same = sent_as(mix, sent)
-        if same is not None:
-            return Begun(work, steps, same, bill, clients, state, counts_for, asked)
+        for like in (before, self._priced.get(view.lane_number)):
+            if like is not None and like.steps is steps:  # the work is the same, and so are prices
+                same = sent_as(mix, like.mix)
+                if same is not None:
+                    return Begun(work, steps, same, like.bill, clients, state, counts_for, asked)
         mix = self._billed(view.net, mix)
         bill = cost.bill(work, mix, done)
-        return Begun(work, steps, mix, bill, clients, state, counts_for, asked)
+        ended = Begun(work, steps, mix, bill, clients, state, counts_for, asked)
+        if cost is self.cost:
+            self._priced[view.lane_number] = ended
+        return ended
 
     def check_deadline(self) -> None:
         """Refuse a deadline that nobody can meet."""

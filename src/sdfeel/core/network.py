@@ -112,11 +112,13 @@ class Network:
         """The same for what is asked for with ever new keys, such as the ages of models: only a few
         thousand are kept."""
         recent: dict[Hashable, Found] = self.memo.setdefault("recent", {})
-        if key not in recent:
+        try:
+            return recent[key]
+        except KeyError:
             if len(recent) >= RECENT:
                 recent.clear()
-            recent[key] = make()
-        return recent[key]
+        found = recent[key] = make()
+        return found
 
     @property
     def links(self) -> Floats:
