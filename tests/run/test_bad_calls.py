@@ -276,3 +276,15 @@ def test_what_never_happens_in_a_run_is_noted(scheme: Any, missed: str | None) -
         text for text in told if missed is not None and text.endswith(missed)
     ]
     assert any("never" in text for text in told) == (missed is not None)
+
+
+@pytest.mark.parametrize("iterations", [4, 5, 8])
+@pytest.mark.parametrize("tau1", [1, 3, 5])
+def test_a_buffer_is_filled_or_a_note_says_that_it_never_is(iterations: int, tau1: int) -> None:
+    """A run ends by the clients' mean, before each of them has done all its iterations."""
+    for buffer in (5, 9, 11, 25):
+        scheme = sdfeel.FedBuff(tau1=tau1, buffer=buffer)
+        events = run(scheme=scheme, iterations=iterations, evaluate_every=1000)
+        rounds = max(event.number for event in events if isinstance(event, sdfeel.Round))
+        told = [event.message for event in events if isinstance(event, sdfeel.Warned)]
+        assert any("never takes a step" in text for text in told) == (rounds < buffer)

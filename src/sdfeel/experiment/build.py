@@ -352,11 +352,13 @@ def _ready(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepare
             f"finished: this run does {shortest:g} iterations"
         )
     bare = innermost(decisions.scheme)
+    lengths = decisions.first_lengths  # a run ends by their mean, before all lanes have done theirs
+    few = min(rounds, ceil(iterations * len(lengths) / max(lengths)))
     for option, missed in RARE.items():
-        if getattr(bare, option, 0) > rounds:
+        if getattr(bare, option, 0) > few:
             notes.append(
-                f"scheme.{option} = {getattr(bare, option)}, but this run has about {rounds} "
-                f"round{'s' * (rounds != 1)}: {missed}"
+                f"scheme.{option} = {getattr(bare, option)}, but this run has about {few} "
+                f"round{'s' * (few != 1)}: {missed}"
             )
     if bare is not decisions.scheme or hasattr(bare, "caution"):
         notes += cautions(decisions.scheme, decisions.net, decisions.lanes)
