@@ -422,7 +422,10 @@ class SyncExchange:
             await self.peers[server].ask("model", {"round": k, "hop": 0, "wait": 0}, seconds=HERE)
 
     async def _believed(self, known: ServerState, behind: Behind) -> int | None:
-        """The round to continue in; None if we stay, for now or because the other server lied."""
+        """The round to continue in; None if we stay, for now or because we do without the other.
+
+        Only what is impossible is an offence. What nobody confirms may be true.
+        """
         server, claim = behind.server, behind.round
         possible = claim > known.k and (await self._moved(known, claim)).k == claim
         if possible:
@@ -432,7 +435,10 @@ class SyncExchange:
             if self._others.doubts(server):
                 await asyncio.sleep(AGAIN / 2)
                 return None
-        text = f"it says that it is in round {claim}, which is impossible or which nobody confirms"
+            # It may be much faster than we are, and its witness may be silent or lie.
+            self._others.unconfirmed(server, known.k, claim)
+            return None
+        text = f"it says that it is in round {claim + 1}, which is impossible"
         self._others.offended(server, known.k, Refused(text))
         return None
 

@@ -54,6 +54,14 @@ class Neighbours:
         self._silences[server] = (times + 1, k + 1 + pause)
         self.absent.add(server)
 
+    def unconfirmed(self, server: int, k: int, claim: int) -> None:
+        """Do without a server that says it is where nobody else has seen it; it may be honest."""
+        self.cluster.complain(
+            f"edge-{server}: it says that it is in round {claim + 1}, which nobody confirms: "
+            f"continuing without it"
+        )
+        self.give_up(server, k)
+
     def offended(self, server: int, k: int, error: SdfeelError) -> None:
         """A server sent what no honest one sends: name it, and leave it out where allowed."""
         self.blame(server, error)
