@@ -74,21 +74,28 @@ template <bool ORDERED, class Net> void train_task(Net &net, const SdfeelTasks &
     const auto *y = static_cast<const typename Net::Target *>(tasks.y);
     const typename Net::Target *targets[Net::CAPACITY];
     const auto example = [&](int64_t s) { return x + picked[s] * Net::EXAMPLE_SIZE; };
-    // The examples lie anywhere: ask for those of step t + AHEAD in time.
-    constexpr int LINE = 64 / sizeof *x, AHEAD = Net::LOOKS_AHEAD ? 2 : 1;
-    const auto ask = [&](int64_t s) {
-        for (int e = 0; e < Net::EXAMPLE_SIZE; e += LINE) __builtin_prefetch(example(s) + e, 0, 2);
+    // The examples lie anywhere: ask for those of step t + AHEAD in time. What takes longest is to find
+    // pages that were not used for a while, and many are found at once if nothing else is asked for in
+    // between. The CPU guesses the other lines when it reads the first; only those that are needed
+    // immediately are asked for, too.
+    constexpr int LINE = 64 / sizeof *x, PAGE = 4096 / sizeof *x, AHEAD = Net::LOOKS_AHEAD ? 2 : 1;
+    const auto ask = [&](int64_t begin, int64_t count, int apart) __attribute__((always_inline)) {
+        for (int64_t s = begin; s < begin + count; s++)
+            for (int e = 0; e < Net::EXAMPLE_SIZE + apart - 1; e += apart)
+                __builtin_prefetch(example(s) + least(e, Net::EXAMPLE_SIZE - 1), 0, 2);
     };
-    for (int64_t s = 0; s < least(AHEAD, int(tasks.steps[i])) * n; s++) ask(s);
+    const int64_t first = least(AHEAD, int(tasks.steps[i])) * n; // examples that are needed at once
+    ask(0, first, PAGE);
+    ask(0, first, LINE);
     if (tasks.shifts) net.shift(tasks.shifts[i], pace.rate());
     if constexpr (ORDERED) net.read_ordered(tasks.starts[i]);
     else net.read(tasks.starts[i]);
     for (int64_t t = 0; t < tasks.steps[i]; t++, picked += n) {
+        if (t + AHEAD < tasks.steps[i]) ask(AHEAD * n, n, PAGE);
         for (int s = 0; s < n; s++) {
             targets[s] = y + picked[s] * Net::TARGETS;
             if (t == 0 || !Net::LOOKS_AHEAD) net.fill(s, example(s));
             if (Net::LOOKS_AHEAD && t + 1 < tasks.steps[i]) net.fill_next(s, example(n + s));
-            if (t + AHEAD < tasks.steps[i]) ask(AHEAD * n + s);
         }
         const Address at{tasks.key, uint64_t(tasks.clients[i]), uint64_t(tasks.first[i] + t)};
         net.step(n, targets, at, pace.next());
