@@ -1,20 +1,26 @@
 """A client trains on its own data from its own disk, and gets the simulator's bits."""
 
 import sys
+from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sdfeel.core.errors import DataError, InputError
-from sdfeel.core.run_files import NODE, NODES
+from sdfeel.core.run_files import NODE, NODES, client_arrays
 from sdfeel.deploy.files import NodeFile, read_node, write_node
 from sdfeel.deploy.node import federation_of, own_engine, own_examples, trainer
 from sdfeel.deploy.node_directories import make, on_loopback
 from sdfeel.engine.base import Task
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import load
+from tests.examples import examples
 
 SETTINGS = ["network.clients=5", "network.servers=2", "data.partition=dirichlet"]
 
@@ -95,3 +101,24 @@ def test_a_node_file_survives_writing_and_says_what_is_wrong(tmp_path: Path) -> 
         (tmp_path / NODE).write_text(wrong)
         with pytest.raises(InputError, match=told):
             read_node(tmp_path / NODE)
+
+
+@given(
+    place=st.integers(0, 10**6), cut=st.booleans(), packed=st.booleans(), byte=st.integers(1, 255)
+)
+@examples(100)
+def test_data_that_are_damaged_are_refused_in_a_sentence(
+    place: int, cut: bool, packed: bool, byte: int
+) -> None:
+    whole = BytesIO()
+    save = np.savez_compressed if packed else np.savez
+    save(whole, x=np.ones((20, 4), np.float32), y=np.arange(20))
+    content = bytearray(whole.getvalue())
+    place %= len(content)
+    content[place] ^= byte
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "data.npz"
+        path.write_bytes(content[:place] if cut else content)
+        with suppress(DataError), client_arrays(path) as (x, _):
+            assert not cut
+            assert len(x) <= 20

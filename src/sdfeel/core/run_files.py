@@ -2,7 +2,11 @@
 
 import os
 import secrets
+import struct
+import tokenize
 import tomllib
+import zipfile
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from math import isfinite
@@ -39,6 +43,11 @@ TRUST = "trust"  # a separate directory: containers see a replaced file only in 
 NEAR_ALLOW = f"../../{TRUST}/{ALLOW}"
 AUDIT, STATE, SECRET = "audit.jsonl", "state", "secret.key"
 SECRET_BYTES = 32
+# What NumPy says about a file that is damaged, cut short, or something else.
+NOT_ARRAYS = (
+    *(KeyError, ValueError, TypeError, EOFError, OverflowError, MemoryError, RuntimeError),
+    *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, SyntaxError),
+)
 STATEMENTS, KEPT_MODELS = "statements.jsonl", "models"  # what a node signed, and what it is about
 VERIFICATION = "verification.json"  # what `sdfeel deploy verify` found
 
@@ -87,14 +96,20 @@ def _opened_privately(draft: Path) -> IO[bytes]:
 def client_arrays(path: Path) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """A deployed client's x and y; DataError if they are not there, or of no use to the caller."""
     try:
-        with np.load(path, allow_pickle=False) as arrays:
-            yield arrays["x"], arrays["y"]
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            x, y = arrays["x"], arrays["y"]
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
+    except NOT_ARRAYS as error:
+        raise _no_arrays(path, error) from None
+    try:
+        yield x, y
     except (KeyError, ValueError, TypeError) as error:
-        raise DataError(
-            f"{path} is not a client's data ({error}): save x and y with numpy.savez"
-        ) from None
+        raise _no_arrays(path, error) from None
+
+
+def _no_arrays(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path} is not a client's data ({error}): save x and y with numpy.savez")
 
 
 def append(path: Path, content: bytes, new: bool = False) -> None:
