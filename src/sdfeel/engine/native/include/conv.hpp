@@ -140,9 +140,11 @@ template <class L, int BATCH, class Update> struct Conv {
 
     // The padded input with BLOCK channels side by side, or one of them twice.
     SDFEEL_NOINLINE void interleave(int s) {
+        constexpr bool SPILLS = BLOCK < 4 || SLOT >= round_up(BLOCK, 4);
         if constexpr (BLOCK > 1)
             for (int b = 0; b < Weights::BLOCKS; b++)
-                turn<BLOCK, Shape::AREA>(x[s][b * BLOCK], IN_PLANE, side_by_side[s][b], SLOT);
+                turn<BLOCK, Shape::AREA, SPILLS>(x[s][b * BLOCK], IN_PLANE, side_by_side[s][b],
+                                                 SLOT);
         if constexpr (TWICE)
             for (int y = 0; y < Shape::HEIGHT; y++) {
                 float *to = side_by_side[s][0] + y * Shape::ROW;

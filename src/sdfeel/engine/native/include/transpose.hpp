@@ -5,8 +5,9 @@
 
 namespace sdfeel {
 
-// A block of up to 4 x 4: what lies next to it is neither read nor written.
-template <int ROWS = 4, int COLUMNS = 4, class T>
+// A block of up to 4 x 4: what lies next to it is neither read nor written, unless it SPILLS: then
+// there are zeros behind short rows of `to`.
+template <int ROWS = 4, int COLUMNS = 4, bool SPILLS = false, class T>
 SDFEEL_INLINE void transpose_four(const T *from, int from_stride, T *to, int to_stride) {
     typedef T Four __attribute__((vector_size(4 * sizeof(T))));
     typedef T Loose __attribute__((vector_size(4 * sizeof(T)), aligned(alignof(T)), may_alias));
@@ -19,7 +20,7 @@ SDFEEL_INLINE void transpose_four(const T *from, int from_stride, T *to, int to_
     const auto put = [&](int r, Four values) {
         T *const first = to + r * to_stride;
         if (r >= COLUMNS) return;
-        if constexpr (ROWS == 4) *reinterpret_cast<Loose *>(first) = values;
+        if constexpr (ROWS == 4 || SPILLS) *reinterpret_cast<Loose *>(first) = values;
         else
             SDFEEL_UNROLL for (int i = 0; i < ROWS; i++) first[i] = values[i];
     };
@@ -76,8 +77,9 @@ inline void transpose(const T *from, int from_stride, T *to, int to_stride, int 
             to[long(c) * to_stride + r] = from[long(r) * from_stride + c];
 }
 
-// The same for a small one, whose size is known when it is compiled.
-template <int ROWS, int COLUMNS>
+// The same for a small one, whose size is known when it is compiled. SPILLS: up to three numbers behind
+// a row of `to` may be overwritten before the next row is written.
+template <int ROWS, int COLUMNS, bool SPILLS = false>
 SDFEEL_INLINE void turn(const float *from, int from_stride, float *to, int to_stride) {
     constexpr int LAST_ROWS = ROWS % 4, LAST_COLUMNS = COLUMNS % 4;
     int c = 0;
@@ -88,8 +90,8 @@ SDFEEL_INLINE void turn(const float *from, int from_stride, float *to, int to_st
             transpose_four<4, WIDE>(from + r * from_stride + c, from_stride, to + c * to_stride + r,
                                     to_stride);
         if constexpr (LAST_ROWS)
-            transpose_four<LAST_ROWS, WIDE>(from + r * from_stride + c, from_stride,
-                                            to + c * to_stride + r, to_stride);
+            transpose_four<LAST_ROWS, WIDE, SPILLS>(from + r * from_stride + c, from_stride,
+                                                    to + c * to_stride + r, to_stride);
     };
     for (; c + 4 <= COLUMNS; c += 4) column(Number<4>());
     if constexpr (LAST_COLUMNS) column(Number<LAST_COLUMNS>());
