@@ -1,6 +1,6 @@
 """What a training scheme decides, and nothing about how it is carried out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import lru_cache
 from math import inf
@@ -311,15 +311,6 @@ class Around:
 
     def mix(self, view: View, done: Ints) -> Mix:
         return self.inner.mix(view, done)
-
-
-def cautions(scheme: Scheme, net: Network, lanes: Sequence[Lane]) -> tuple[str, ...]:
-    """What a scheme and whatever is around it say about a network (their methods `caution`, which
-    return a sentence or None); few have anything to say."""
-    asked = getattr(scheme, "caution", None)
-    said = None if asked is None else asked(net, lanes)
-    inner = cautions(scheme.inner, net, lanes) if isinstance(scheme, Around) else ()
-    return inner if said is None else (said, *inner)
 
 
 def innermost(scheme: Scheme) -> Scheme:

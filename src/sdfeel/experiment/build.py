@@ -19,7 +19,7 @@ from sdfeel.core.errors import InputError, UnknownName, unknown
 from sdfeel.core.named import asked_for, imported, is_path, spelled
 from sdfeel.core.network import Network
 from sdfeel.core.own_schemes import Checked
-from sdfeel.core.scheme import Scheme, cautions, check_kinds, defaults, innermost, tolerance
+from sdfeel.core.scheme import Scheme, check_kinds, defaults, innermost, tolerance
 from sdfeel.core.seeds import number
 from sdfeel.core.stragglers import Policy, StragglerPolicy
 from sdfeel.data.federated import Federated
@@ -289,7 +289,9 @@ def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
     workload = build_workload(experiment, data, module)
     if workload.training.loss not in LOSSES.values():
         check_own_loss(workload)
-    check_metrics(workload, known_metrics(experiment), experiment.evaluation)
+    asked = experiment.evaluation
+    if asked.metrics or asked.per_client or asked.per_cluster:
+        check_metrics(workload, known_metrics(experiment), asked)
     engine, why = build_engine(experiment, workload)
     packing = None
     if experiment.compression != DEFAULTS.compression or experiment.privacy.protects == "clients":
@@ -360,8 +362,6 @@ def _ready(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepare
                 f"scheme.{option} = {getattr(bare, option)}, but this run has about {few} "
                 f"round{'s' * (few != 1)}: {missed}"
             )
-    if bare is not decisions.scheme or hasattr(bare, "caution"):
-        notes += cautions(decisions.scheme, decisions.net, decisions.lanes)
     if experiment.network.epochs:
         decisions, net = with_epochs(experiment, decisions, net)
     notes += effects.notes(replace(case, engine=made.engine.name))

@@ -10,7 +10,6 @@ al., "Quasi-Global Momentum: Accelerating Decentralized Deep Learning on Heterog
 (quasi-global).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, get_args
 
@@ -21,8 +20,8 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.rules import Moments, Scaled, Squares
-from sdfeel.core.scheme import Around, Lane, Mix, Scheme, View, innermost, terms
-from sdfeel.schemes.swings import growing
+from sdfeel.core.scheme import Around, Mix, Scheme, View, innermost, terms
+from sdfeel.schemes.swings import calm
 
 Kind = Literal["momentum", "adam", "yogi", "adagrad", "quasi-global"]
 # In this order a step's terms come as `Scaled` wants them.
@@ -80,14 +79,15 @@ class Stepped(Around):
     def adapt(self, net: Network) -> Network:
         own = self.inner.adapt(net)
         moments = (FIRST, SECOND) if self.step.adaptive else (FIRST,)
-        return replace(own, shelves=(*own.shelves, BEFORE, *moments))
+        own = replace(own, shelves=(*own.shelves, BEFORE, *moments))
+        return self._calm(own) if self.step.optimizer == "quasi-global" else own
 
-    def caution(self, net: Network, _: Sequence[Lane]) -> str | None:
+    def _calm(self, net: Network) -> Network:
         known = terms(innermost(self.inner))
         if known is None or known.alpha is None or len(net.servers) < 2 or net.peers is not None:
-            return None
-        pushed = self.step.optimizer == "quasi-global"
-        return growing(net.mixing, known.alpha, self.step.beta) if pushed else None
+            return net
+        found = calm(net.shares, known.alpha, self.step.beta)
+        return net if found is net.shares else replace(net, weights=found)
 
     def mix(self, view: View, done: Ints) -> Mix:
         mix, net = self.inner.mix(view, done), view.net

@@ -10,7 +10,6 @@ What helps most is the momentum and that no client is idle while others finish. 
 some leave that open: choose one tier unless your own figures say otherwise (docs/schemes.md).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
 
@@ -21,9 +20,10 @@ from sdfeel.core.errors import InputError, at_least, repeated
 from sdfeel.core.mixing import Mixing, broadcast, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
+from sdfeel.core.sparse import Sparse
 from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Tolerates
 from sdfeel.schemes.async_sd_feel import NO_LIMIT
-from sdfeel.schemes.swings import growing
+from sdfeel.schemes.swings import calm
 
 BEFORE = Shelf("tiers.before", "server")  # the model after the server's last round
 SPEED = Shelf("tiers.speed", "server", start="zero")  # how far its rounds move it, smoothed
@@ -75,15 +75,6 @@ class Tiers:
                 found.append([d])
         return tuple(sorted(tuple(sorted(tier)) for tier in found))
 
-    def caution(self, net: Network, lanes: Sequence[Lane]) -> str | None:
-        """About the largest tier: the fewer servers wait for one another, the calmer they are."""
-        most = max((list(lane) for lane in lanes), key=len)
-        if len(most) < 2:
-            return None
-        mixing, whole = _across(net, most), np.eye(len(net.servers))
-        whole[mixing.rows] = mixing.dense(len(whole))
-        return growing(whole, 1, self.momentum)
-
     def work(self, view: View) -> Work:
         mine = np.flatnonzero(np.isin(view.net.home, view.lane))
         slowest = float(view.step_seconds[mine].max())
@@ -93,7 +84,7 @@ class Tiers:
     def mix(self, view: View, done: Ints) -> Mix:
         net, lane = view.net, view.lane
         there = [d for d in lane if ((net.home == d) & (done > 0)).any()]
-        stages = [_across(net, there)] if net.links[there].any() else []
+        stages = [_across(net, there, self.momentum)] if net.links[there].any() else []
         if self.momentum:
             pushed, kept = self._momentum(net, there)
             stages = [pushed, *stages, kept]
@@ -132,9 +123,14 @@ def _plain(net: Network, done: Ints, lane: list[int]) -> Mixing:
     return Mixing(np.array(lane), starts, mine, share, "client-server", votes=share)
 
 
-def _across(net: Network, lane: list[int]) -> Mixing:
+def _across(net: Network, lane: list[int], momentum: float) -> Mixing:
     """Within the tier as the network's matrix says; with others as in asynchronous SD-FEEL with
-    constant weights. The mean, weighted by the clusters' data, is kept."""
+    constant weights; lazy where momentum does not bear that. The mean, weighted by the clusters'
+    data, is kept."""
+    return net.recent(("tier", *lane, momentum), lambda: _weighed(net, lane, momentum))
+
+
+def _weighed(net: Network, lane: list[int], momentum: float) -> Mixing:
     inside = np.isin(net.servers, lane)
     weights = np.where(np.outer(inside, inside), net.mixing, 0.0)
     np.fill_diagonal(weights, 0.0)
@@ -145,5 +141,6 @@ def _across(net: Network, lane: list[int]) -> Mixing:
             weights[d, j] += share * min(1.0, ratio)
             weights[j, d] += share * min(1.0, 1 / ratio)
     np.fill_diagonal(weights, 1 - weights.sum(axis=1))
+    weights = calm(Sparse.of(weights), 1, momentum).dense
     rows = np.flatnonzero(inside | (net.links[:, inside] != 0).any(axis=1))
     return of_matrix(weights[rows], rows=rows.tolist())

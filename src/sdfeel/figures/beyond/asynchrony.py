@@ -116,9 +116,8 @@ FIGURE = Figure(
     "other and gossip; updates are averaged without division by steps; half of a round's "
     "movement is kept for the next (quasi-global momentum). The control is synchronous training "
     "with the same momentum. All run at the same learning rate; `tiers-tuned` has every scheme at "
-    "its best. H = 1 is not drawn: tiers are that control there. The control breaks down in the 72 "
-    "rounds of reading E, because the ring's weights swing more than the momentum bears "
-    "([why](../schemes.md#tiers)): there, S3 compares with a scheme that fails.",
+    "its best. H = 1 is not drawn: tiers are that control there. With the "
+    "momentum, the ring's weights are made lazy ([why](../schemes.md#tiers)).",
     lines,
     tuple(panel(spread, reading) for reading in READINGS for spread in SPREADS_10A[1:]),
     CLAIMS,
