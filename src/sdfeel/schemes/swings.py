@@ -1,18 +1,24 @@
-"""Mixing that quasi-global momentum bears: weights that swing too much are made lazy.
+"""Mixing that quasi-global momentum bears: weights that swing too much are made lazier.
 
 Where nothing trains, an eigenvector of the mixing weights with eigenvalue w goes x := w (x + b q),
 q := b q + (1 - b) (x - last x). Some weights swing (w below 0: what is above the mean is then below
 it, as with the paper's weights on a ring), and momentum, which expects them to go on, pushes them
-further.
+further. Lazier weights, (W + c I) / (1 + c), swing less, but let servers agree more slowly, so c is
+the one with which they agree fastest.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from sdfeel.core.arrays import Bools, Floats
 from sdfeel.core.sparse import Sparse
 
 MARGIN = 1e-6  # as near as this to the border, swings hardly ever end, and rounding would decide
+TIE = 1e-9
 MANY = 500  # servers: for more, eigenvalues are bounded, row by row, instead of computed
+LAZIER = (*(n / 16 for n in range(1, 17)), *(2.0**n for n in range(1, 11)))  # the choices of c
+
+Complexes = NDArray[np.complex128]
 
 
 def least_borne(momentum: float) -> float:
@@ -25,39 +31,56 @@ def least_borne(momentum: float) -> float:
 
 
 def calm(weights: Sparse, hops: int, momentum: float) -> Sparse:
-    """The same mixing, made lazy if momentum would drive servers apart that mix so `hops` times.
+    """The same mixing, lazier if momentum would drive servers apart that mix so `hops` times.
 
     >>> swinging = Sparse.of([[0.0, 1.0], [1.0, 0.0]])
     >>> calm(swinging, 1, 0.5).dense.tolist(), calm(swinging, 2, 0.5) is swinging
     ([[0.5, 0.5], [0.5, 0.5]], True)
     """
-    while momentum and not _borne(weights, hops, momentum):
-        weights = _lazy(weights)
-    return weights
-
-
-def _borne(weights: Sparse, hops: int, momentum: float) -> bool:
+    if not momentum:
+        return weights
     if len(weights) > MANY:
-        own, others = _parts(weights)
-        far = np.bincount(weights.rows[others], abs(weights.values[others]), len(own))
-        return hops % 2 == 0 or bool((own - far).min() >= least_borne(momentum) + MARGIN)
-    found = np.linalg.eigvals(weights.dense).astype(complex) ** hops
-    if found.real.min() < least_borne(momentum) + MARGIN:
-        return False
-    # x and q have two roots with each eigenvalue; neither may be above 1.
-    half = (momentum + found * (1 + momentum - momentum**2)) / 2
-    apart = np.sqrt(half**2 - momentum * found * (2 - momentum))
-    return bool(max(abs(half + apart).max(), abs(half - apart).max()) <= 1 + MARGIN)
+        return weights if _surely_borne(weights, hops, momentum) else _lazier(weights, 1.0)
+    found = np.linalg.eigvals(weights.dense).astype(complex)
+    apart = found[abs(found - 1) > TIE]  # what all agree on stays as it is
+    if not len(apart) or _borne(apart**hops, momentum):
+        return weights
+    left = np.array([_left(_lazy(apart, c) ** hops, momentum) for c in LAZIER])
+    return _lazier(weights, LAZIER[int((left <= left.min() + TIE).argmax())])
 
 
-def _lazy(weights: Sparse) -> Sparse:
-    """Half of what others are given, and one's own model for the rest."""
+def _lazy(eigenvalues: Complexes, c: float) -> Complexes:
+    found: Complexes = (eigenvalues + c) / (1 + c)
+    return found
+
+
+def _borne(eigenvalues: Complexes, momentum: float) -> bool:
+    swinging = eigenvalues.real.min() < least_borne(momentum) + MARGIN
+    return not swinging and _left(eigenvalues, momentum) <= 1 + MARGIN
+
+
+def _left(eigenvalues: Complexes, momentum: float) -> float:
+    """How much of a disagreement is left after a round, at most: x and what is kept of its moves
+    have two roots with each eigenvalue."""
+    half = (momentum + eigenvalues * (1 + momentum - momentum**2)) / 2
+    apart = np.sqrt(half**2 - momentum * eigenvalues * (2 - momentum))
+    return float(max(abs(half + apart).max(), abs(half - apart).max()))
+
+
+def _surely_borne(weights: Sparse, hops: int, momentum: float) -> bool:
+    own, others = _parts(weights)
+    far = np.bincount(weights.rows[others], abs(weights.values[others]), len(own))
+    return hops % 2 == 0 or bool((own - far).min() >= least_borne(momentum) + MARGIN)
+
+
+def _lazier(weights: Sparse, c: float) -> Sparse:
+    """(W + c I) / (1 + c)."""
     own, others = _parts(weights)
     every = np.arange(len(own))
     return Sparse.at(
         np.concatenate([weights.rows[others], every]),
         np.concatenate([weights.columns[others], every]),
-        np.concatenate([weights.values[others] / 2, (1 + own) / 2]),
+        np.concatenate([weights.values[others], own + c]) / (1 + c),
         weights.shape,
     )
 

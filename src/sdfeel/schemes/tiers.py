@@ -125,7 +125,7 @@ def _plain(net: Network, done: Ints, lane: list[int]) -> Mixing:
 
 def _across(net: Network, lane: list[int], momentum: float) -> Mixing:
     """Within the tier as the network's matrix says; with others as in asynchronous SD-FEEL with
-    constant weights; lazy where momentum does not bear that. The mean, weighted by the clusters'
+    constant weights; lazier where momentum does not bear that. The mean, weighted by the clusters'
     data, is kept."""
     return net.recent(("tier", *lane, momentum), lambda: _weighed(net, lane, momentum))
 

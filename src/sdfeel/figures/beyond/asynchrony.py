@@ -117,7 +117,7 @@ FIGURE = Figure(
     "movement is kept for the next (quasi-global momentum). The control is synchronous training "
     "with the same momentum. All run at the same learning rate; `tiers-tuned` has every scheme at "
     "its best. H = 1 is not drawn: tiers are that control there. With the "
-    "momentum, the ring's weights are made lazy ([why](../schemes.md#tiers)).",
+    "momentum, the ring's weights are made lazier ([why](../schemes.md#tiers)).",
     lines,
     tuple(panel(spread, reading) for reading in READINGS for spread in SPREADS_10A[1:]),
     CLAIMS,
