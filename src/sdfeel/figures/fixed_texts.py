@@ -159,9 +159,10 @@ counted as the paper's. R1, R2 and R3 say "no worse" where the paper says "faste
 and 8.1 take the first two at their word. R3b, R3c, T1, 3.1, 4.1c, 4.4 and B2 are calculations. K3,
 L3, M1 and M2 count runs, and make no allowance for luck.
 
-The mixing of our tiers is lazier on the ring ([why](schemes.md#tiers)) since two seeds under reading
-E had shown that their momentum otherwise drives servers apart in long runs. Every line that this
-changes was computed again, at the learning rates that had been chosen before. First all weights
-were halved, as in d2. That cost a point of accuracy after eight rounds, because servers then agree
-more slowly; now they are as lazy as lets them agree fastest, which no result had a part in.
+The mixing of our tiers is lazier on the ring ([why](schemes.md#tiers)) since two seeds under
+reading E had shown that their momentum otherwise drives servers apart in long runs. Every line that
+this changes was computed again, at the learning rates that had been chosen before. First all
+weights were halved, as in d2. That cost a point of accuracy after eight rounds, because servers
+then agree more slowly; now they are as lazy as lets servers agree fastest, which depends on the
+weights and the momentum alone.
 """
