@@ -241,12 +241,14 @@ def circumstances() -> dict[str, str]:
     import torch
 
     import sdfeel
+    from sdfeel.engine.arithmetic import arithmetic
 
     torch.set_num_threads(1)
     return {
         "sdfeel": sdfeel.__version__,
         "torch": str(torch.__version__),
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "arithmetic": arithmetic(),
     }
 
 

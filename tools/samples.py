@@ -349,11 +349,14 @@ def write(out: Path, scratch: Path) -> None:
     """All samples into an empty directory."""
     import torch
 
+    from sdfeel.engine.arithmetic import arithmetic
+
     out.mkdir(parents=True)
     torch.set_num_threads(1)
     expected: dict[str, Any] = {
         "torch": str(torch.__version__),
         "instructions": torch.backends.cpu.get_cpu_capability(),
+        "arithmetic": arithmetic(),
         "stopped": write_runs(out),
         "experiment": write_experiment(out),
         "servers": write_servers(out),

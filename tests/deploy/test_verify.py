@@ -16,8 +16,9 @@ from sdfeel.core.mixing import Mixing
 from sdfeel.core.run_files import NODES, STATEMENTS
 from sdfeel.core.scheme import Scheme
 from sdfeel.deploy.verify import Verifier
-from sdfeel.deploy.verify_copies import ClientCopy, client_copy
+from sdfeel.deploy.verify_copies import ELSEWHERE, ClientCopy, client_copy
 from sdfeel.deploy.verify_report import Verification
+from sdfeel.engine.arithmetic import arithmetic
 from sdfeel.engine.base import Task
 from sdfeel.engine.messages import Compress, Packing, TopK, Uniform
 from sdfeel.live.edge.exchange_sync import SyncExchange
@@ -68,6 +69,7 @@ def verified(
     only_round: int | None = None,
     only_client: int | None = None,
     data: Callable[[int], bool] = lambda client: True,
+    by_torch: bool = False,
 ) -> Verification:
     with ExitStack() as stack:
         temporary = village.directory / "verified"
@@ -75,7 +77,8 @@ def verified(
         def copies(federation: Federation, number: int) -> ClientCopy | str:
             if not data(number):
                 return "its data are not at hand"
-            return client_copy(federation, number, honest, temporary, stack)
+            copy = client_copy(federation, number, honest, temporary, stack)
+            return replace(copy, by_torch=by_torch)
 
         verifier = Verifier(village.directory, village.federation, copies, temporary, stack)
         return verifier.run(only_round, only_client)
@@ -130,6 +133,28 @@ def test_a_client_that_cheated_in_one_round_is_found(cheat: str, keep: int, tmp_
         assert found.good == {"client": 29, "server": 15}
     elif cheat != "idle":  # an idle client's model is known, as its server's
         assert min(min(rounds) for rounds in found.unknown.values()) == 2
+
+
+@pytest.mark.parametrize("said", ["a" * 64, None])
+def test_clients_that_trained_where_torch_rounds_otherwise_are_not_blamed(
+    said: str | None, tmp_path: Path
+) -> None:
+    """A model that is right to the bit is right wherever it was trained."""
+    how = cheating(3, 4, lambda task, model: model * (1 + 1e-6))
+    village = played(tmp_path, train=how, arithmetic=said, policy=Policy(keep_models=10))
+    found = verified(village, by_torch=True)
+    assert found.findings == []
+    assert found.unknown == {("client-3", ELSEWHERE): [2]}
+    assert found.good == {"client": 29, "server": 15}
+    (finding,) = verified(village, by_torch=False).findings
+    assert finding.nodes == ("client-3",)
+
+
+def test_who_says_that_torch_rounds_there_as_here_is_held_to_it(tmp_path: Path) -> None:
+    how = cheating(3, 4, lambda task, model: model * (1 + 1e-6))
+    village = played(tmp_path, train=how, arithmetic=arithmetic())
+    (finding,) = verified(village, by_torch=True).findings
+    assert (finding.round, finding.nodes, finding.proven) == (2, ("client-3",), True)
 
 
 def test_a_server_that_mixed_with_other_weights_in_one_round_is_found(

@@ -27,11 +27,12 @@ OURS = About(
     model="m" * 64,
     initial="i" * 64,
     library="l" * 64,
+    arithmetic="a" * 64,
 )
 SAMPLES = Path(__file__).parents[1] / "samples"
 
 
-@pytest.mark.parametrize("key", list(SHARED))
+@pytest.mark.parametrize("key", [key for key in SHARED if key != "arithmetic"])
 def test_every_difference_is_named_with_both_values_and_a_way_out(key: str) -> None:
     theirs = {**OURS.told(), key: "9.9 of another kind"}
     words, remedy = SHARED[key]
@@ -68,6 +69,13 @@ def test_versions_of_one_series_work_together_and_say_so(key: str, other: str) -
     (note,) = OURS.check("edge-0", "client-3", {**OURS.told(), key: other})
     assert f"different versions of {key}" in note
     assert note.endswith("which speak the same protocol")
+
+
+def test_cpus_on_which_torch_rounds_differently_work_together_and_say_so() -> None:
+    (note,) = OURS.check("edge-0", "client-3", {**OURS.told(), "arithmetic": "b" * 64})
+    words, remedy = SHARED["arithmetic"]
+    both = f"{'a' * 12} and {'b' * 12}"
+    assert note == f"edge-0 and client-3 have different {words} ({both}): {remedy}"
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, [], {}, {"torch": "2.13.0"}, "sdfeel"])

@@ -133,6 +133,7 @@ class Village:
     tell: Callable[[str], None] = lambda line: None
     packing: Packing | None = None
     signed: bool = False  # do nodes sign what they do? Then in directory/nodes
+    arithmetic: str | None = None  # how clients say that torch rounds where they train
     book: Callable[[Store], EpochBook] | None = None  # what a server knows of epochs
     at_the_end: Callable[[], Awaitable[None]] | None = None  # while the servers still answer
     edges: dict[int, Edge] = field(default_factory=dict)
@@ -292,7 +293,8 @@ class Village:
             client.secret = self.packing.seed if self.packing is not None else 0  # a given secret
         if self.signed or client.masking is not None:
             who, home = self._identity("client", n), self.directory / NODES / f"client-{n}"
-            client.desk = ClientDesk.of(lambda: who, self.federation.digest, home, n)
+            agreed = self.federation.digest, home, n, self.arithmetic
+            client.desk = ClientDesk.of(lambda: who, *agreed)
         return client
 
     async def client_life(self, n: int) -> None:

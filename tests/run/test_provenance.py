@@ -11,6 +11,7 @@ import pytest
 
 import sdfeel
 from sdfeel.core.events import Finished, Round, Warned
+from sdfeel.engine.arithmetic import arithmetic
 from sdfeel.run import provenance
 from sdfeel.run.provenance import Provenance
 from tests.cli.command import call
@@ -124,7 +125,8 @@ def test_a_run_is_continued_from_elsewhere_and_started_anew_to_the_same_bits(beg
 def test_the_record_names_versions_machine_engine_data_code_and_command(begun: Path) -> None:
     record = json.loads((begun / "run" / "provenance.json").read_text())
     assert set(record["versions"]) == {"sdfeel", "torch", "numpy", "Python"}
-    assert set(record["machine"]) == {"system", "CPU", "instruction set"}
+    assert set(record["machine"]) == {"system", "CPU", "instruction set", "arithmetic"}
+    assert record["machine"]["arithmetic"] == arithmetic()
     assert set(record["sources"]) == {"code_of_mine", "helper_of_mine", "network.graph"}
     assert record["roots"] == [str(begun / "home")]
     assert record["command"][1:] == sys.argv[1:]
@@ -143,6 +145,29 @@ def test_runs_of_earlier_versions_and_on_other_machines_are_continued(begun: Pat
     Provenance.keep(replace(kept, versions={**kept.versions, "torch": "1.0"}), begun / "moved")
     told = [e.message for e in sdfeel.resume(begun / "moved").session if isinstance(e, Warned)]
     assert any("torch was 1.0 and is" in each for each in told)
+
+
+def test_a_run_goes_on_where_torch_rounds_otherwise_and_says_so(begun: Path) -> None:
+    """A record of an earlier version knows no more of that than the names of the CPU."""
+    kept = Provenance.kept(begun / "run")
+    assert kept is not None
+    here = kept.machine
+
+    def told(machine: dict[str, str], torch: str = kept.versions["torch"]) -> list[str]:
+        versions = {**kept.versions, "torch": torch}
+        return provenance.drift(replace(kept, machine=machine, versions=versions), kept)
+
+    assert told(dict(here)) == told({**here, "CPU": "another with the same sums"}) == []
+    (line,) = told({**here, "arithmetic": "a" * 64, "CPU": "a Zen", "instruction set": "AVX2"})
+    assert line == (
+        "torch rounded as on a Zen (AVX2) and now rounds as on "
+        f"{here['CPU']} ({here['instruction set']})"
+    )
+    earlier = {key: value for key, value in here.items() if key != "arithmetic"}
+    assert told(earlier) == []
+    assert len(told({**earlier, "CPU": "a Zen"})) == 1
+    (line,) = told({**here, "arithmetic": "a" * 64}, torch="1.0")
+    assert line.startswith("torch was 1.0")
 
 
 @pytest.mark.parametrize("damaged", ["", "{", "[]", "{}", "\x00"])

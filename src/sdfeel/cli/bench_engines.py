@@ -119,7 +119,7 @@ def _timed(
     if as_json:
         print_end()
         return
-    results.print(_header(), highlight=False)
+    results.print(_header(), highlight=False, soft_wrap=True)
     results.print(_engine_table(found))
     peak = limit.peak()
     people.print(

@@ -32,8 +32,10 @@ from sdfeel.deploy.files import (
     read_node,
 )
 from sdfeel.deploy.flower import FlowerTrainer
+from sdfeel.engine.arithmetic import arithmetic
 from sdfeel.engine.attacks import Attack, lie
 from sdfeel.engine.base import ModuleEngine, Task
+from sdfeel.engine.loop import TORCH
 from sdfeel.engine.messages import Packing
 from sdfeel.engine.native.engine import BITS
 from sdfeel.engine.personal import PersonalEngine
@@ -103,6 +105,8 @@ def run_client_node(
         samples, train = len(own), trainer(engine)
         if engine.name == "native":  # an old CPU has bits of its own, which servers refuse
             member = replace(member, about=replace(member.about, engine=engine.bits))
+        rounds = arithmetic() if engine.bits.startswith(TORCH) else None
+        member = replace(member, about=replace(member.about, arithmetic=rounds))
     if federation.attack is not None and me in federation.attack.clients:
         train = lying(train, federation.attack)
     if forgetful:
@@ -193,13 +197,15 @@ def _packing(experiment: Experiment, decisions: Decisions, layout: Layout) -> Pa
 
 def _about(node: NodeFile, experiment: Experiment, module: nn.Module, initial: Tensor) -> About:
     """What other nodes must have in common with this one."""
+    kind = engine_kind(experiment)
     return About(
         experiment=hashlib.sha256(Path(node.experiment).read_bytes()).hexdigest(),
         network=hashlib.sha256(Path(node.network).read_bytes()).hexdigest(),
-        engine=BITS if engine_kind(experiment) == "native" else "loop",
+        engine=BITS if kind == "native" else "loop",
         torch=str(torch.__version__),
         model=code_of(module),
         initial=hashlib.sha256(initial.contiguous().numpy().tobytes()).hexdigest(),
+        arithmetic=None if kind == "native" else arithmetic(),
     )
 
 

@@ -25,6 +25,7 @@ from sdfeel.deploy.node import federation_of
 from sdfeel.deploy.statement_books import Books, authorities
 from sdfeel.deploy.statement_forms import impossible, wrong_steps
 from sdfeel.deploy.verify_copies import (
+    ELSEWHERE,
     IMPOSSIBLE,
     Bodies,
     ClientCopies,
@@ -176,8 +177,7 @@ class Verifier:
                 server.result, server.known = None, False
                 continue
             closed = Closed.of(said)
-            guests = tuple(said["guests"])
-            turn = Turn.of(federation, d, k, server.memory, guests)
+            turn = Turn.of(federation, d, k, server.memory, tuple(said["guests"]))
             if why := wrong_steps(turn, closed.steps, federation.iterations, said, self._all_known):
                 self._deviates(k, f"edge-{d}", why)
                 server.result, server.known = None, False
@@ -324,8 +324,7 @@ class Verifier:
                 bodies[other] = self.bodies.get(theirs, f"the model that edge-{other} began with")
         if not right:
             bodies[d] = self.bodies.get(str(got), f"what edge-{d} gave it")
-        if "deadline" in header:
-            del header["deadline"]
+        header.pop("deadline", None)
         return {**header, "steps": int(own["steps"])}, bodies
 
     def _misled(self, k: int, d: int, number: int, sha256: str, work: str) -> None:
@@ -354,14 +353,16 @@ class Verifier:
         if member.unsure:
             raise NotAtHand(member.unsure)
         client.epoch = self.federation.at(k).epoch
-        row = dict(zip(header["sources"], header["weights"], strict=True))
-        start = client.started(row, bodies)
+        start = client.started(dict(zip(header["sources"], header["weights"], strict=True)), bodies)
         known = client.known(header, bodies)
         held = {str(n): sha256 for n, sha256 in client.held().items()}
         if held != own["rows"]:
             raise Deviates("what it kept from its earlier rounds is not what they made")
         task = client.task(header, start, known)
-        return client.message(k, header, task, client.train(task), known)
+        body = client.message(k, header, task, client.train(task), known)
+        if digest(body) != own["sent"] and member.rounds_otherwise(own):
+            raise NotAtHand(ELSEWHERE)
+        return body
 
     def _member(self, federation: Federation, number: int) -> ClientCopy | str:
         """A client with its data; or why it cannot be repeated."""

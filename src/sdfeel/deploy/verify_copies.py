@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,9 @@ from sdfeel.core.run_files import EXPERIMENT, KEPT_MODELS, NETWORK, NODE, NODES
 from sdfeel.deploy.files import NodeFile, read_node
 from sdfeel.deploy.membership import OPERATOR
 from sdfeel.deploy.node import own_engine, own_examples, trainer
+from sdfeel.engine.arithmetic import arithmetic
 from sdfeel.engine.base import Task
+from sdfeel.engine.loop import TORCH
 from sdfeel.live.client import Client
 from sdfeel.live.edge.epoch_change import rows_anew
 from sdfeel.live.edge.exchange_sync import SyncExchange
@@ -21,7 +23,7 @@ from sdfeel.live.edge.rows import PublicCopies, ServerRows, place
 from sdfeel.live.edge.server_statements import at
 from sdfeel.live.failover import Failover
 from sdfeel.live.federation import Federation, by_torch
-from sdfeel.live.statements import is_hash
+from sdfeel.live.statements import Statement, is_hash
 from sdfeel.live.store import Store
 from sdfeel.live.transport.tensors import digest
 from sdfeel.live.trust.names import role_and_number
@@ -35,6 +37,11 @@ class Deviates(Exception):
     """A node did something that it should not have done."""
 
 
+# Why an honest client's model may differ from ours.
+ELSEWHERE = (
+    "torch rounds differently where it trained than here, or nobody knows how it rounded there: "
+    "verify on a machine like its own; with training.engine=native, bits are the same everywhere"
+)
 # What computing with something raises that is not what it was said to be.
 IMPOSSIBLE = (SdfeelError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError)
 
@@ -143,7 +150,12 @@ class ClientCopy:
     """One client as the verifier repeats it."""
 
     client: Client
+    by_torch: bool = False  # so its bits are those of CPUs like its own
     unsure: str = ""  # why what it keeps from round to round is not known
+
+    def rounds_otherwise(self, own: Statement) -> bool:
+        """May it have trained, by what it signed, with other arithmetic than ours?"""
+        return self.by_torch and own.get("arithmetic") != arithmetic()
 
 
 @dataclass
@@ -178,7 +190,8 @@ class ClientCopies:
             return f"its data at hand have {len(examples)} examples, not {expected}"
         engine = own_engine(node, number, examples, self.module)
         self.stack.callback(engine.close)
-        return client_copy(federation, number, trainer(engine), self.temporary, self.stack)
+        copy = client_copy(federation, number, trainer(engine), self.temporary, self.stack)
+        return replace(copy, by_torch=engine.bits.startswith(TORCH))
 
 
 def client_copy(

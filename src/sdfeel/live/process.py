@@ -361,7 +361,9 @@ async def run_client(
         return tell("this scheme gives this client no work")
     client = Client(member.schema, me, samples, Failover({}), train, member.coding, tell=tell)
     audit = AuditLog(setting.directory / AUDIT, tell)
-    client.desk = ClientDesk.of(authority.current, member.digest, setting.directory, me)
+    client.desk = ClientDesk.of(
+        authority.current, member.digest, setting.directory, me, member.about.arithmetic
+    )
     client.most, client.round = member.most, last_round(setting.directory)
     store = None
 

@@ -73,8 +73,14 @@ SHARED = {
         "native libraries",
         "copy the whole directory of the node again",
     ),
+    "arithmetic": (
+        "CPUs, on which torch rounds differently",
+        "models trained on one cannot be repeated on the other to the last bit, unless "
+        "training.engine is native",
+    ),
 }
 _VERSIONS = ("sdfeel", "torch")
+_TOLERATED = ("arithmetic",)
 _LONGEST = 200  # characters of a value
 _NOTES = 8  # about one caller
 
@@ -96,6 +102,7 @@ class About:
     model: str | None = None  # hash of the model's code
     initial: str | None = None  # hash of the model that training starts from
     library: str | None = None  # hash of the native library
+    arithmetic: str | None = None  # how torch rounds, where it trains (engine/arithmetic.py)
 
     def in_epoch(self, number: int, digest: str) -> "About":
         """The same from another epoch of the network on."""
@@ -112,9 +119,12 @@ class About:
         for key, mine, other in self._differences(theirs):
             words, remedy = SHARED[key]
             told = f"{me} and {them} have different {words} ({mine[:12]} and {other[:12]})"
-            if not (key in _VERSIONS and _series(mine) == _series(other)):
+            if key in _TOLERATED:
+                notes.append(f"{told}: {remedy}")
+            elif key in _VERSIONS and _series(mine) == _series(other):
+                notes.append(f"{told}, which speak the same protocol")
+            else:
                 raise Refused(f"{told}: {remedy}")
-            notes.append(f"{told}, which speak the same protocol")
         return notes
 
     def _differences(self, theirs: Mapping[str, object]) -> Iterator[tuple[str, str, str]]:

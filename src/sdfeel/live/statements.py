@@ -46,6 +46,8 @@ OF_CLIENTS = {  # what a client's statement holds, and nothing else: others keep
     **dict.fromkeys(("federation", "who", "work", "sent", "before"), str),
     **dict.fromkeys(("got", "rows"), dict),
 }
+# What a client's statement may hold in addition: how torch rounds at a client that trains with it.
+SOMETIMES_OF_CLIENTS = ("arithmetic",)
 BY_NUMBER = ("got", "rows")  # hashes by servers and by places
 HASHES = ("work", "sent", "before")
 _NUMBER, _HASH = re.compile(r"[0-9]{1,15}"), re.compile(r"[0-9a-f]{64}")
@@ -73,12 +75,15 @@ def offer(federation: str, server: int, k: int, sha256: str, **what: Any) -> Sta
 
 def is_clients(value: object) -> TypeGuard[Statement]:
     """Does somebody's statement have the form of a client's?"""
-    if not isinstance(value, dict) or value.keys() != OF_CLIENTS.keys():
+    if not isinstance(value, dict) or not OF_CLIENTS.keys() <= value.keys():
+        return False
+    more = value.keys() - OF_CLIENTS.keys()
+    if not more <= set(SOMETIMES_OF_CLIENTS):
         return False
     if not all(type(value[key]) is kind for key, kind in OF_CLIENTS.items()):
         return False
     numbers = (value[key] for key, kind in OF_CLIENTS.items() if kind is int)
-    hashes = [value[key] for key in HASHES]
+    hashes = [value[key] for key in (*HASHES, *more)]
     for key in BY_NUMBER:  # other words are not its own: whoever copies a statement may know them
         if not all(_NUMBER.fullmatch(each) for each in value[key]):
             return False
@@ -309,16 +314,22 @@ class ClientDesk:
     notary: Notary
     log: StatementLog
     client: int
+    arithmetic: str | None = None  # how torch rounds here; None: its results are the same anywhere
     _work: str | None = None  # a hash of what the open round asks for
     _offers: dict[int, dict[str, Any]] = field(default_factory=dict)  # of the open round
 
     @classmethod
     def of(
-        cls, identity: Callable[[], Identity], federation: str, directory: Path, client: int
+        cls,
+        identity: Callable[[], Identity],
+        federation: str,
+        directory: Path,
+        client: int,
+        arithmetic: str | None = None,
     ) -> "ClientDesk":
         """One for a node's files."""
         log = StatementLog(directory / STATEMENTS)
-        return cls(Notary(identity, federation), log, client)
+        return cls(Notary(identity, federation), log, client, arithmetic)
 
     def begin(self) -> None:
         """Another round: what was given for the one before is done with."""
@@ -355,6 +366,8 @@ class ClientDesk:
             "rows": {str(place): sha256 for place, sha256 in rows.items()},
             "sent": sent,
         }
+        if self.arithmetic is not None:
+            statement["arithmetic"] = self.arithmetic
         statement = self.log.chained(statement)
         seal = self.notary.sign(statement)
         self.log.append(self.log.line(statement, seal, offers=offers))

@@ -25,6 +25,7 @@ from sdfeel.core import named
 from sdfeel.core.errors import AnotherRun, InputError
 from sdfeel.core.run_files import PROVENANCE, write_atomic
 from sdfeel.data.federated import Examples, Federated
+from sdfeel.engine.arithmetic import arithmetic
 from sdfeel.engine.evaluate import BLOCK
 from sdfeel.engine.loop import TORCH
 from sdfeel.experiment.build import Prepared
@@ -42,7 +43,7 @@ class Provenance:
     command: tuple[str, ...]
     directory: str  # in which the command was given
     versions: Mapping[str, str]  # of sdfeel, torch, numpy and Python
-    machine: Mapping[str, str]  # system, CPU and instruction set
+    machine: Mapping[str, str]  # system, CPU, its instructions; how torch rounds, where it trains
     engine: str
     bits: str  # engines of one name here give the same models
     data: str  # hash of all examples, and of who holds which
@@ -80,11 +81,12 @@ def of(ready: Prepared) -> Provenance:
     modules = list(modules_of(things(experiment)))
     files = {each.__name__: _file(each) for each in modules}
     place = next(iter(files.values())).parent if files else Path.cwd()
+    by_torch = ready.engine.bits.startswith(TORCH)
     return Provenance(
         command=(Path(sys.argv[0]).name, *sys.argv[1:]),
         directory=str(Path.cwd()),
         versions=versions(),
-        machine=machine(),
+        machine={**machine(), **({"arithmetic": arithmetic()} if by_torch else {})},
         engine=ready.engine.name,
         bits=ready.engine.bits,
         data=data_hash(ready.data),
@@ -117,17 +119,18 @@ def changed_files(began: Provenance) -> list[str]:
 def drift(began: Provenance, now: Provenance) -> list[str]:
     """What may change the last bits: other versions and, where torch trains, another CPU."""
     then, today = ({**each.versions, **each.machine} for each in (began, now))
-    matters = [
-        "sdfeel",
-        "torch",
-        "numpy",
-        *(["instruction set"] if now.bits.startswith(TORCH) else []),
-    ]
-    return [
+    found = [
         f"{what} was {then[what]} and is {today[what]}"
-        for what in matters
+        for what in ("sdfeel", "torch", "numpy")
         if what in then and then[what] != today[what]
     ]
+    if now.bits.startswith(TORCH) and then.get("torch") == today["torch"]:
+        # Runs of earlier versions say no more about it than the CPU's name and instructions.
+        signs = ("arithmetic",) if "arithmetic" in then else ("CPU", "instruction set")
+        if any(each in then and then[each] != today[each] for each in signs):
+            cpus = [f"{each.get('CPU')} ({each.get('instruction set')})" for each in (then, today)]
+            found.append(f"torch rounded as on {cpus[0]} and now rounds as on {cpus[1]}")
+    return found
 
 
 def continued(ready: Prepared, directory: Path, accept: bool) -> "Continued":
