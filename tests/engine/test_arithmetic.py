@@ -1,26 +1,21 @@
 """How torch rounds has a fingerprint: the same in every process, another with other code."""
 
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
 
 from sdfeel.engine.arithmetic import arithmetic
+from tests.waiting import finished
 
 PROGRAM = "from sdfeel.engine.arithmetic import arithmetic; print(arithmetic())"
 
 
 def elsewhere(**settings: str) -> str:
     """The fingerprint in a process of its own."""
-    told = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, **settings},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    told = finished([sys.executable, "-c", PROGRAM], env={**os.environ, **settings})
+    assert not told.returncode, told.stderr
     return told.stdout.strip()
 
 
