@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdfeel.core.breakdown import breakdown, hopeless, withstood
+from sdfeel.core.breakdown_points import breakdown, hopeless, withstood
 from sdfeel.core.mixing import Mixing, gossip
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.rules import (

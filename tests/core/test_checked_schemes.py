@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sdfeel.core.checked_schemes import Checked
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import broadcast, collect, gossip, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf, clustered
-from sdfeel.core.own_schemes import Checked
 from sdfeel.core.scheme import Mix, Work
 from sdfeel.core.staleness import Clocks
 from sdfeel.schemes import SCHEMES

@@ -18,7 +18,7 @@ PROGRAM = """
 
     if __name__ == "__main__":
         context = mp.get_context("forkserver")
-        context.set_forkserver_preload(["pressed", "sdfeel.deploy.all_loaded"])
+        context.set_forkserver_preload(["pressed", "sdfeel.deploy.ctrl_c_again"])
         ours, theirs = context.Pipe()
         process = context.Process(target=child, args=(theirs,))
         with deaf_children():

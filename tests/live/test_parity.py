@@ -17,9 +17,9 @@ from sdfeel.core.cost import Overheads
 from sdfeel.core.decide import Decisions
 from sdfeel.core.events import Finished, Round
 from sdfeel.core.learning_rates import schedule
-from sdfeel.core.needs import Needs
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Scheme
+from sdfeel.core.scheme_needs import Needs
 from sdfeel.deploy.deployable import REASONS
 from sdfeel.engine.messages import Clip, Codec, Compress, Noise, Packing, TopK, Uniform, UpdateStage
 from sdfeel.live.client_rows import MOST_SPANS, ClientRows

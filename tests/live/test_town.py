@@ -6,7 +6,7 @@ import warnings
 import pytest
 
 from sdfeel.core.errors import SdfeelError
-from sdfeel.core.needs import Needs
+from sdfeel.core.scheme_needs import Needs
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from tests.examples import MANY

@@ -16,16 +16,16 @@ from sdfeel.core.arrays import Floats
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import laplacian_weights, metropolis
-from sdfeel.core.needs import Needs
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Outages
 from sdfeel.core.scheme import Scheme, innermost
+from sdfeel.core.scheme_needs import Needs
 from sdfeel.core.sparse import Sparse
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.schemes import SCHEMES, DSquared, FedAsync, FedAvg, FedBuff, HierFavg, SDFeel
+from sdfeel.schemes.lazy_mixing import calm, least_borne
 from sdfeel.schemes.server_optimizers import ServerStep, stepped
-from sdfeel.schemes.swings import calm, least_borne
 from sdfeel.sim.simulate import Simulation
 from tests.schemes.test_contract import CLIENTS, networks
 from tests.sim.test_simulate import after, cost, ring_of_four, uneven
@@ -281,7 +281,7 @@ def test_servers_that_train_nothing_never_drift_apart_and_calm_weights_stay(
     else:
         weights = {"paper": laplacian_weights, "metropolis": metropolis}[rule](links, mass)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("sdfeel.schemes.swings.MANY", 0 if many and rule != "own" else 500)
+        patch.setattr("sdfeel.schemes.lazy_mixing.MANY", 0 if many and rule != "own" else 500)
         found = calm(Sparse.of(weights), hops, momentum).dense
     assert growth(found, hops, momentum) <= 1 + 1e-4
     assert_allclose(found.sum(axis=1), 1)

@@ -15,9 +15,9 @@ from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import star
-from sdfeel.core.needs import Needs
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Scheme, Setting
+from sdfeel.core.scheme_needs import Needs
 from sdfeel.schemes import SDFeel, Tiers
 from sdfeel.schemes.server_optimizers import ServerStep, stepped
 from sdfeel.sim.simulate import Simulation

@@ -9,10 +9,10 @@ import torch
 
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Begun, Decisions
-from sdfeel.core.needs import Needs
 from sdfeel.core.network import Network
 from sdfeel.core.rules import Clipped, Geometric, Median, Trimmed
 from sdfeel.core.scheme import Local, Scheme
+from sdfeel.core.scheme_needs import Needs
 from sdfeel.core.tolerance import YES
 from sdfeel.schemes import (
     SCHEMES,

@@ -1,7 +1,7 @@
 """Which experiments can be deployed, and why the others cannot."""
 
 from sdfeel.core.errors import InputError
-from sdfeel.core.needs import Needs
+from sdfeel.core.scheme_needs import Needs
 from sdfeel.experiment.build import Prepared
 
 REASONS = {  # why servers that share nothing cannot do it, by what a scheme needs

@@ -34,7 +34,7 @@ LOADED_BEFORE = [
     "sdfeel.live.edge.server",
     "sdfeel.live.client",
     "sdfeel.live.health",
-    "sdfeel.deploy.all_loaded",  # the last: it reacts to Ctrl-C again
+    "sdfeel.deploy.ctrl_c_again",  # the last: it reacts to Ctrl-C again
 ]
 TICK = 0.05  # seconds between two looks at the processes
 PATIENCE: float | None = None  # seconds without any news after which it gives up; None: never

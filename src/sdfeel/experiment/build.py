@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from sdfeel.core import outages
 from sdfeel.core.arrays import ints
+from sdfeel.core.checked_schemes import Checked
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, UnknownName, unknown
 from sdfeel.core.named import asked_for, imported, is_path, spelled
 from sdfeel.core.network import Network
-from sdfeel.core.own_schemes import Checked
 from sdfeel.core.scheme import Scheme, check_kinds, defaults, innermost, tolerance
 from sdfeel.core.seeds import number
 from sdfeel.core.stragglers import Policy, StragglerPolicy

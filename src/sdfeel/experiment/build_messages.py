@@ -12,8 +12,8 @@ from sdfeel.core.arrays import Floats, Ints, ints
 from sdfeel.core.decide import Decisions, fewest
 from sdfeel.core.errors import InputError
 from sdfeel.core.named import spelled
-from sdfeel.core.needs import Needs
 from sdfeel.core.network import Network
+from sdfeel.core.scheme_needs import Needs
 from sdfeel.data.federated import Federated
 from sdfeel.engine.base import Training
 from sdfeel.engine.batches import passes

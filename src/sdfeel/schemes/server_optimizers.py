@@ -21,7 +21,7 @@ from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.rules import Moments, Scaled, Squares
 from sdfeel.core.scheme import Around, Mix, Scheme, View, innermost, terms
-from sdfeel.schemes.swings import calm
+from sdfeel.schemes.lazy_mixing import calm
 
 Kind = Literal["momentum", "adam", "yogi", "adagrad", "quasi-global"]
 # In this order a step's terms come as `Scaled` wants them.

@@ -23,7 +23,7 @@ from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kind
 from sdfeel.core.sparse import Sparse
 from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Tolerates
 from sdfeel.schemes.async_sd_feel import NO_LIMIT
-from sdfeel.schemes.swings import calm
+from sdfeel.schemes.lazy_mixing import calm
 
 BEFORE = Shelf("tiers.before", "server")  # the model after the server's last round
 SPEED = Shelf("tiers.speed", "server", start="zero")  # how far its rounds move it, smoothed

@@ -1,12 +1,12 @@
 """How many liars a run withstands: up to the breakdown point it holds, beyond it, it fails.
 
-`core/breakdown.py` says where that point is, and `sdfeel topology` prints it.
+`core/breakdown_points.py` says where that point is, and `sdfeel topology` prints it.
 """
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from sdfeel.core.breakdown import breakdown, withstood
+from sdfeel.core.breakdown_points import breakdown, withstood
 from sdfeel.core.rules import ClippedSum, Median, MultiKrum, Nearest, Rule, Trimmed
 from sdfeel.experiment.loading import load
 from sdfeel.figures.beyond.drift import ends
