@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from sdfeel.experiment.schema import Experiment
 
 with later():
-    from sdfeel.core import breakdown
+    from sdfeel.core import breakdown_points
     from sdfeel.data import catalog, download
     from sdfeel.experiment import build, build_data, build_liars, build_network, loading
     from sdfeel.report import drawing, holdings
@@ -224,7 +224,7 @@ def _told(name: str, found: Agreement) -> dict[str, Any]:
 def _liars(net: Network, chosen: Experiment) -> dict[str, Any]:
     """How many liars a network withstands under its rules."""
     cluster, servers = build_liars.build_rules(chosen)
-    found = breakdown.breakdown(net, cluster, servers)
+    found = breakdown_points.breakdown(net, cluster, servers)
     return {
         "cluster_rule": spelled(chosen.robust.cluster),
         "server_rule": spelled(chosen.robust.servers),
