@@ -24,7 +24,7 @@ from sdfeel.core.sparse import Sparse
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.schemes import SCHEMES, DSquared, FedAsync, FedAvg, FedBuff, HierFavg, SDFeel
-from sdfeel.schemes.lazy_mixing import calm, least_borne
+from sdfeel.schemes.lazy_mixing import calm, least_stable
 from sdfeel.schemes.server_optimizers import ServerStep, stepped
 from sdfeel.sim.simulate import Simulation
 from tests.schemes.test_contract import CLIENTS, networks
@@ -288,7 +288,7 @@ def test_servers_that_train_nothing_never_drift_apart_and_calm_weights_stay(
     assert_allclose(mass @ found, mass)
     if not many and growth(weights, hops, momentum) <= 1:
         least = np.linalg.eigvals(weights).real.min() ** hops
-        assert np.array_equal(found, weights) or least < least_borne(momentum) + 1e-5
+        assert np.array_equal(found, weights) or least < least_stable(momentum) + 1e-5
 
 
 @pytest.mark.parametrize("scheme", ["sd-feel", "tiers"])
