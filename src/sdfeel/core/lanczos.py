@@ -1,7 +1,8 @@
 """Both ends of the spectrum of a large sparse symmetric matrix, by Lanczos' method.
 
 For eigenvectors the steps are taken twice: once to find the small tridiagonal matrix, and once more
-to add up the vectors that it asks for, so that memory does not grow with the steps.
+to add up the vectors with the weights that it gives them, so that memory does not grow with the
+steps.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,13 +12,12 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats
 
-FIRST = 64  # steps before the first look
+FIRST = 16  # steps before the first look
 TINY = 1e-13  # an eigenvalue that moves less than this between two looks has arrived
 
 
 def largest_modulus(product: Callable[[Floats], Floats], size: int) -> float:
-    """The largest modulus among the eigenvalues of a symmetric matrix, given what it makes of a
-    vector.
+    """The largest modulus among a symmetric matrix's eigenvalues; `product` multiplies by it.
 
     The tridiagonal matrix that the steps build has the same extreme eigenvalues, sooner or later:
     whenever the steps have doubled, they are looked at. Rounding (vectors do not stay orthogonal)
@@ -83,21 +83,21 @@ def any_above(diagonal: list[float], squares: list[float], x: float) -> bool:
 
 
 Product = Callable[[Floats], Floats]
-FIRST, GROWTH = 16, 1.25  # steps before the first look, and how they grow until the next
-CLOSE = 1e-11  # of the matrix: what may be left of a vector that it should only stretch
-TRIES = 4  # times that a vector is made better, beginning with what was found
+GROWTH = 1.25  # of the steps, from one look to the next
+CLOSE = 1e-11  # relative to the matrix: how far an image may be from a mere stretch
+TRIES = 4  # times that a vector is improved, each time from the last one
 
 
 def extreme_vectors(product: Product, size: int) -> tuple[Floats, Floats]:
-    """Unit vectors of the smallest and of the largest eigenvalue, given what the matrix makes of a
-    vector."""
+    """Unit vectors of the smallest and of the largest eigenvalue; `product` multiplies by the
+    matrix."""
     start = np.random.default_rng(0).standard_normal(size)
     low, high = _ends(product, start, (-1, 1))
     return _improved(product, low, -1), _improved(product, high, 1)
 
 
 def _improved(product: Product, vector: Floats, side: int) -> Floats:
-    """The same vector, until the matrix only stretches it, as far as numbers can tell."""
+    """The vector, improved until the matrix only stretches it, up to rounding."""
     for _ in range(TRIES):
         image = product(vector)
         stretch = float(vector @ image)
@@ -109,7 +109,7 @@ def _improved(product: Product, vector: Floats, side: int) -> Floats:
 
 def _ends(product: Product, start: Floats, sides: tuple[int, ...]) -> list[Floats]:
     """A vector for each side: -1 for the smallest eigenvalue, 1 for the largest."""
-    found: dict[int, list[float]] = {}  # what each Lanczos vector counts, once that is settled
+    found: dict[int, list[float]] = {}  # the weight of each Lanczos vector, once it is settled
     diagonal: list[float] = []
     beside: list[float] = []
     look, most = FIRST, 8 * len(start)
