@@ -20,7 +20,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from rich.table import Table
 
 from sdfeel.core.errors import InputError
-from sdfeel.core.run_files import sayable
+from sdfeel.core.run_files import json_safe
 
 NARROW = 8  # letters of a text that may be folded anywhere
 
@@ -115,12 +115,12 @@ def reserved_stdout() -> Iterator[None]:
 
 def print_json(document: Any) -> None:
     """One document on standard output; what JSON cannot express (NaN) becomes null."""
-    _print(json.dumps(sayable(document), indent=2) + "\n", "a document")
+    _print(json.dumps(json_safe(document), indent=2) + "\n", "a document")
 
 
 def print_part(part: Any, first: bool) -> None:
     """One element of a list on standard output, at once; `print_end` ends the list."""
-    _print(("[\n  " if first else ",\n  ") + json.dumps(sayable(part)), "a part")
+    _print(("[\n  " if first else ",\n  ") + json.dumps(json_safe(part)), "a part")
 
 
 def print_end() -> None:

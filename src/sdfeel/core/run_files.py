@@ -166,16 +166,16 @@ def finite(value: float | None, below: float | None = None) -> float | None:
     return float(value)
 
 
-def sayable(document: Any) -> Any:
+def json_safe(document: Any) -> Any:
     """The same document, with null in place of numbers that JSON cannot express.
 
-    >>> sayable({"loss": [1.0, float("inf")], "clients": 3})
+    >>> json_safe({"loss": [1.0, float("inf")], "clients": 3})
     {'loss': [1.0, None], 'clients': 3}
     """
     if isinstance(document, dict):
-        return {key: sayable(item) for key, item in document.items()}
+        return {key: json_safe(item) for key, item in document.items()}
     if isinstance(document, list | tuple):
-        return [sayable(item) for item in document]
+        return [json_safe(item) for item in document]
     return finite(document) if isinstance(document, float) else document
 
 
@@ -183,8 +183,8 @@ DEEPEST = 100  # tables and lists within one another: ours have four
 
 
 def of_toml(content: bytes) -> dict[str, Any]:
-    r"""What the content of a TOML file says, as anybody's editor has saved it; ValueError with a
-    sentence where it says nothing.
+    r"""What is in a TOML file, whichever editor saved it; ValueError, with a sentence, if it cannot
+    be read.
 
     >>> of_toml(b"\xef\xbb\xbfseed = 1\r\n")
     {'seed': 1}
@@ -210,8 +210,8 @@ def of_toml(content: bytes) -> dict[str, Any]:
 
 
 def read_toml(path: Path, what: str, missing: str | None = None) -> dict[str, Any]:
-    """What a TOML file says; InputError, which says `what` the file is, where it cannot be read,
-    and `missing` where there is none."""
+    """What is in a TOML file; InputError if it cannot be read, which calls the file `what`, or says
+    `missing` if there is no such file."""
     try:
         return of_toml(path.read_bytes())
     except OSError as error:

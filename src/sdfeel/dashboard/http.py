@@ -31,7 +31,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response, S
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sdfeel.core.errors import InputError
-from sdfeel.core.run_files import sayable
+from sdfeel.core.run_files import json_safe
 from sdfeel.dashboard.log_files import UNREADABLE
 from sdfeel.report.drawing import SHARES
 from sdfeel.report.gantt import COLOURS
@@ -249,7 +249,7 @@ def encoded(content: Any) -> str:
     try:
         return json.dumps(content, allow_nan=False, separators=(",", ":"), default=str)
     except ValueError:
-        return json.dumps(sayable(content), separators=(",", ":"), default=str)
+        return json.dumps(json_safe(content), separators=(",", ":"), default=str)
 
 
 def attachment(content: bytes, name: str, kind: str) -> Response:
