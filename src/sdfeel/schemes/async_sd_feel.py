@@ -18,7 +18,7 @@ from sdfeel.core.staleness import Counter, trust
 from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Only, Tolerates
 
 NO_LIMIT = 2**31  # steps; the deadline is the limit
-OLDEST, LEAST = np.array([2**53]), 1e-200  # an age that no model reaches, and what surely counts
+OLDEST, LEAST = np.array([2**53]), 1e-200  # an age that no model reaches; what still counts
 
 
 @dataclass(frozen=True)
@@ -31,8 +31,8 @@ class AsyncSDFeel:
         mixing=IGNORED,
         overlap=IGNORED,
         moving_clients="has no common round at which a client could change its server",
-        server_optimizer="has servers whose models their neighbours change at any time",
-        server_rule="lets a server mix for neighbours that wait, which then judge nothing",
+        server_optimizer="lets neighbours change a server's model at any time",
+        server_rule="lets a server mix for its neighbours, too, which then judge nothing",
     )
 
     theta_min: Annotated[
@@ -88,7 +88,7 @@ class AsyncSDFeel:
 
     @property
     def repeats(self) -> bool:
-        """Do neighbours always count something? Whoever counts nothing need not send."""
+        """Does even the oldest model count? A server whose model counts nothing sends none."""
         return bool(trust(self.psi, OLDEST, self.psi_a, self.psi_b)[0] > LEAST)
 
     def adapt(self, net: Network) -> Network:
@@ -129,7 +129,7 @@ class AsyncSDFeel:
         (d,) = view.lane
         net = view.net
         ages = view.clocks.ages(d, self.staleness, net.neighbourhood(d))
-        # The ages of neighbours are often those of another round.
+        # Neighbours often have the same ages as in some earlier round.
         key = "star", d, ages.tobytes(), self.psi, self.psi_a, self.psi_b, self.balanced
         across = net.recent(key, lambda: self._star(net, d, ages))
         return Mix(_collected(net, d, done), across, payload="update")
@@ -142,7 +142,7 @@ class AsyncSDFeel:
 
 
 def _collected(net: Network, server: int, done: Ints) -> Mixing:
-    """What a server makes of its clients' updates; it is the same as long as their steps are."""
+    """A server's weights for its clients' updates, reused while they take the same steps."""
     mine = net.cluster(server)
     key = "collected", server
     steps = done[mine].tobytes()

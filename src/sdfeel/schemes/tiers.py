@@ -41,7 +41,7 @@ class Tiers:
         moving_clients="has no common round at which a client could change its server",
         equalise="gives all clients of a tier one deadline",
         server_optimizer="has a momentum of its own",
-        server_rule="lets servers mix for neighbours that wait, which then judge nothing",
+        server_rule="lets servers mix for their neighbours, too, which then judge nothing",
     )
 
     theta_min: Annotated[int, "steps that a tier's slowest client takes in a round"] = 5
@@ -91,7 +91,7 @@ class Tiers:
         return Mix(_plain(net, done, there), tuple(stages), payload="update")
 
     def _momentum(self, net: Network, lane: list[int]) -> tuple[Mixing, Mixing]:
-        """Added before mixing; after it, it follows how far the model has moved since."""
+        """Two stages: momentum is added before mixing, and follows the model's move after it."""
         share, before, speed = self.momentum, net.shelf(BEFORE.name), net.shelf(SPEED.name)
         pushed = {d: {d: 1.0, int(speed[d]): share} for d in lane}
         kept: dict[int, dict[int, float]] = {}
@@ -103,7 +103,7 @@ class Tiers:
 
 
 def _round_seconds(setting: Setting, steps: int) -> Floats:
-    """(D,) what a round of each server takes, with sending."""
+    """(D,) seconds of each server's round, including sending."""
     net = setting.net
     sending = sum(setting.link_times.transfer.get(link, 0.0) for link in EDGE)
     slowest = np.zeros(len(net.servers))
@@ -124,9 +124,9 @@ def _plain(net: Network, done: Ints, lane: list[int]) -> Mixing:
 
 
 def _across(net: Network, lane: list[int], momentum: float) -> Mixing:
-    """Within the tier as the network's matrix says; with others as in asynchronous SD-FEEL with
-    constant weights; lazier where momentum does not bear that. The mean, weighted by the clusters'
-    data, is kept."""
+    """How a tier mixes: inside it as the network's matrix says, with others as in asynchronous
+    SD-FEEL with constant weights; lazier where momentum would be unstable otherwise. The mean,
+    weighted by the clusters' data, is kept."""
     return net.recent(("tier", *lane, momentum), lambda: _weighed(net, lane, momentum))
 
 
