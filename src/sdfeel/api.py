@@ -49,7 +49,7 @@ _UNDER_WAY: WeakSet[Generator[Event]] = WeakSet()
 
 @atexit.register
 def _close_all() -> None:
-    """A program ends while a run is under way: close it while Python still has all its parts."""
+    """If a program ends during a run, close the run while Python still has all its parts."""
     for events in list(_UNDER_WAY):
         events.close()
 
@@ -228,7 +228,7 @@ class Run:
         self.module = _module(ready)
 
     def _keep(self, session: Session) -> None:
-        """This run is that session."""
+        """Let this be the run that `session` keeps in its directory."""
         self._session, self._engine = session, session.prepared.engine
         self._events = _kept(session)
         self.module = _module(session.prepared)

@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
-BROKEN = TypeError, ValueError, RuntimeError, OverflowError  # of what is not made of numbers
+BROKEN = TypeError, ValueError, RuntimeError, OverflowError  # of values that are no numbers
 
 
 def floats(values: ArrayLike) -> Floats:

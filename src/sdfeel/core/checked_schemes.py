@@ -114,7 +114,7 @@ class Checked(Around):
         return found
 
 
-_PER_CLIENT = (  # options of Work with a number per client, the least of each; may it be that?
+_PER_CLIENT = (  # options of Work with a number per client, the bound of each; must it be above?
     ("each", 0, False),
     ("rates", 0, True),
     ("share", 0, True),

@@ -79,7 +79,7 @@ class Overheads:
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> "Overheads":
-        """What `record` says."""
+        """The overheads that `record` wrote down."""
         arrays = {"server_delays": np.float64, "cloud_delays": np.float64, "cells": np.int64}
         read: dict[str, Any] = dict(record)
         for key in arrays.keys() & read.keys():
@@ -89,7 +89,7 @@ class Overheads:
 
     @property
     def far(self) -> bool:
-        """Are messages under way for some time?"""
+        """Do messages take time to travel, in addition to being sent?"""
         own = self.server_delays, self.cloud_delays
         return bool(self.delays) or any(each is not None for each in own)
 
@@ -99,7 +99,7 @@ class Overheads:
         return self.cell_rate is not None or self.common_rate is not None
 
     def shared(self, rates: Floats) -> Floats:
-        """(C,) bits per second, where clients that send (those above 0) send at the same time."""
+        """(C,) bits per second if all clients with a rate above 0 send at the same time."""
         if self.cell_rate is not None and self.cells is not None:
             rates = rates.copy()
             for d in np.unique(self.cells[self.cells >= 0]):
@@ -118,7 +118,7 @@ class Overheads:
 
 
 def _counted(numbers: Ints) -> tuple[Ints, Ints]:
-    """Each number once, ascending, and how often it was there."""
+    """Each number once, ascending, and how often it occurs."""
     if (numbers[1:] > numbers[:-1]).all():  # as in a single sum: nothing has to be sorted
         return numbers, np.ones(len(numbers), dtype=np.int64)
     found, counts = np.unique(numbers, return_counts=True)
@@ -184,12 +184,12 @@ class Cost:
     model_bits: float
     rates: Mapping[Link, float]  # bits per second
     downlink: bool = False  # does sending models down take time? (the paper: no)
-    calls: bool = False  # is each model asked for, and sent to one node? (the paper: broadcasts)
+    calls: bool = False  # does each node request its own copy? (the paper: broadcasts)
     holds: bool = False  # do asynchronous exchanges that share a server wait for one another?
     cell_edge_rate: float | None = None  # bits per second of a client that serves several servers
     power: Power = Power()
     packed: Mapping[Link, int] = field(default_factory=dict)  # bits where models are compressed
-    client_rates: Floats | None = None  # (C,) each client's rate over its kind of link's; None: 1
+    client_rates: Floats | None = None  # (C,) each client's rate, in those of its link; None: 1
     snr: Floats | None = None  # (C,) signal to noise at an equal share of the bandwidth
     channel: Channel | None = None  # what changes the two above; None: they stay constant
     server_rates: Floats | None = None  # (D, D) each server link's rate over its kind's; None: 1
@@ -203,7 +203,7 @@ class Cost:
                 raise InputError(f"the {link} rate must be above 0 bits per second, got {rate:g}")
 
     def check(self, net: Network) -> None:
-        """Refuse prices of a program's own that do not fit the network, or are none."""
+        """Refuse a program's own prices that do not fit the network, or are no prices at all."""
         clients, servers = len(net.samples), len(net.servers)
         for name, shape in {
             "step_seconds": (clients,),
@@ -330,9 +330,9 @@ class Cost:
         if self.overheads.message:
             handled = self.overheads.message * self._most_taken(mix.up)
         if self.downlink:
-            handled += self.overheads.message  # each client takes one, side by side
+            handled += self.overheads.message  # every client takes one, all at the same time
         if self.calls and self._several(mix.up):
-            handled += 2 * self.delay(mix.up.via)  # they ask anew, when all have their results
+            handled += 2 * self.delay(mix.up.via)  # it asks again when all servers are done
         return Bill(
             compute=compute + self.overheads.round,
             upload=float(ready - compute) + (told_in if self.downlink else 0.0) + handled,
@@ -364,8 +364,8 @@ class Cost:
         return floats(found)
 
     def _sending(self, up: Mixing, work: Work) -> tuple[Ints, Floats]:
-        """The clients that send, ascending, and for how many seconds; the others are left out, or
-        each of ten thousand lanes would look at all clients."""
+        """The clients that send, ascending, and for how many seconds. The others are left out, so
+        that ten thousand lanes need not each look at all clients."""
         each = up.sources[up.sources >= 0] if up.sent is None else up.sent[:, 0]
         senders, copies = _counted(each)
         seconds, bits = np.full(len(senders), self.transfer(up.via)), self._bits(up.via)
@@ -392,7 +392,7 @@ class Cost:
 
     @staticmethod
     def _most_taken(mixing: Mixing) -> int:
-        """Messages of one hop at the node that takes most of them."""
+        """How many messages of one hop the busiest node takes."""
         if mixing.sent is not None:
             to = mixing.sent[:, 1]
         else:
@@ -420,7 +420,7 @@ class Cost:
             delays = self._delays(mixing)
             seconds = mixing.legs * ways * float((one * slow + delays).max())
             if self.calls and mixing.legs and mixing.relay is None:
-                # Until the request has arrived; a hub, which ends first, has asked already.
+                # A request has to arrive first; a hub, which ends first, has asked already.
                 seconds += mixing.hops * float(delays.max())
         if self.overheads.message and mixing.legs:
             seconds += self.overheads.message * self._most_taken(mixing) * mixing.hops

@@ -39,7 +39,7 @@ from sdfeel.core.scheme import (
     repeats,
 )
 from sdfeel.core.staleness import Clocks, Unheard
-from sdfeel.core.stragglers import WAITING, RoundPlan, StragglerPolicy, undisturbed
+from sdfeel.core.stragglers import WAITING, RoundPlan, StragglerPolicy, without_uploads
 
 
 class Decided(NamedTuple):
@@ -54,20 +54,20 @@ class Decided(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """A round in progress: all of it but how it ends, which later clocks may change."""
+    """A round in progress. How it ends may still change with the clocks; the rest is settled."""
 
     work: Work
     steps: Ints  # (R,) of each of `work.down.rows`
-    mix: Mix  # as it would end if no other lane ended before, or as one with its messages would
+    mix: Mix  # its end if no other lane ended first, or an earlier end with the same messages
     bill: Bill
     clients: int
     state: NetworkState
     length: float  # local iterations that it counts for
-    asked: Mix | None = None  # what the scheme said of its end; None: it need not be the same again
+    asked: Mix | None = None  # the scheme's own answer, to compare the next with; None: not kept
 
     @classmethod
     def of(cls, decided: Decided, net: Network) -> "Begun":
-        """A round that was decided; of all clients, only those that take part are kept."""
+        """The decided round, with steps only of the clients that take part."""
         work, done, mix, bill, clients, state = decided
         steps, counts_for = ints(done[work.down.rows]), length(net, work, done)
         return cls(work, steps, mix, bill, clients, state, counts_for)
@@ -101,9 +101,9 @@ class Decisions:
     late: StragglerPolicy = WAITING
     outages: Outages | None = None  # None: all links and servers are always up
     epochs: tuple[tuple[int, "Decisions"], ...] = ()  # by first round, where the network changes
-    cloud: int | None = None  # the server that plays the cloud; None: it stands apart
-    hubs: bool = False  # does a server that averages for others really ask them for their models?
-    least: int = 0  # clients of the smallest sum under masks; 0: servers see every message
+    cloud: int | None = None  # the server that plays the cloud; None: the cloud stands apart
+    hubs: bool = False  # does a server that averages for all collect their models (as deployed)?
+    least: int = 0  # clients that a sum under masks needs; 0: no masks, servers see every message
     _lengths: dict[int, float] = field(default_factory=dict, init=False)  # by lane
     # By lane, its last round whose messages were priced when it ended: others may end like it.
     _priced: dict[int, Begun] = field(default_factory=dict, init=False)
@@ -145,7 +145,7 @@ class Decisions:
     ) -> View:
         """What the scheme may know in round `k` of its lane `number`."""
         prices, steady = self.cost if cost is None else cost, self.local.schedule is None
-        return self._usual.seen(
+        return self._usual.changed(
             net=self.net if net is None else net,
             lane=self.lanes[number],
             k=k,
@@ -174,7 +174,7 @@ class Decisions:
         return NetworkState(self.net)
 
     def _length(self, number: int) -> float:
-        """Iterations of a lane's rounds, as its first one has them: for a schedule."""
+        """Iterations of this lane's first round, which schedules take for the length of all."""
         if number not in self._lengths:
             steady = replace(self, local=replace(self.local, schedule=None))
             view = steady.view(number)
@@ -194,7 +194,7 @@ class Decisions:
         return map(self.view, range(len(self.lanes)))
 
     def work(self, view: View, like: Work | None = None) -> Work:
-        """How the round starts, and how many rows it broadcasts; `like` if nothing differs."""
+        """How the round starts, its messages counted; `like` itself if it is the same."""
         asked = self.scheme.work(view)
         if self.least:
             asked = in_sums(view.net, asked, self.least)
@@ -220,9 +220,9 @@ class Decisions:
         return self._billed(view.net, self._mixed(view, done, self.scheme.mix(view, done)))
 
     def _mixed(self, view: View, done: Ints, asked: Mix) -> Mix:
-        """What the scheme says, by servers that take part, and in steps where one plays a cloud."""
+        """The scheme's answer for the servers that are in; in steps where one plays the cloud."""
         mix = _by_members(view.net, asked)
-        if self.least:  # some were not asked, whatever the scheme says
+        if self.least:  # some clients were not asked, whatever the scheme says
             mix = replace(mix, up=restricted(mix.up, done > 0))
         planned = mix.stages
         if not any([stage.relay is not None for stage in planned]):
@@ -238,18 +238,18 @@ class Decisions:
         return self._unmasked(view, plan) if self.least and plan.lost else plan
 
     def _unmasked(self, view: View, plan: RoundPlan) -> RoundPlan:
-        """The same without sums from which too many were late."""
+        """The same plan without the sums for which too many clients were late."""
         came = unmasked(view.net, plan.work.down.rows, plan.done > 0)
         done = np.where(came, plan.done, 0)
         in_vain = int((plan.done > 0).sum() - came.sum())
         if not in_vain:
             return plan
-        mix = self.mix(view, done) if came.any() else undisturbed(self.mix(view, done))
+        mix = self.mix(view, done) if came.any() else without_uploads(self.mix(view, done))
         return RoundPlan(plan.work, done, plan.spent, mix, plan.lost + in_vain)
 
     @property
     def in_sums(self) -> "Decisions":
-        """The same where servers see sums under masks alone, none smaller than the first ones."""
+        """The same where servers see only sums under masks, none smaller than in first rounds."""
         return replace(self, least=max(PAIR, fewest(replace(self, least=0))))
 
     def state(self, number: int, seconds: float) -> NetworkState:
@@ -271,7 +271,7 @@ class Decisions:
         memory: Memory | None = None,
         measured: Estimates | None = None,
     ) -> Decided:
-        """Round `k` of lane `number`, which begins after `began` rounds of all, at `seconds`."""
+        """Round `k` of lane `number`, begun at `seconds`, after `began` rounds of all lanes."""
         lane, memory = self.lanes[number], {} if memory is None else memory
         cost, state = self.cost.at(lane, k, seconds), self.state(began, seconds)
         away = not state.there[list(lane)].any()
@@ -306,7 +306,7 @@ class Decisions:
 
     @cached_property
     def _repeats(self) -> bool:
-        """Need nobody ask how a round will end before it does? One lane is asked only once."""
+        """May `begun` leave it to `ended` how the round ends? (One lane never calls `ended`.)"""
         return len(self.lanes) > 1 and repeats(self.scheme)
 
     def begun(
@@ -317,8 +317,8 @@ class Decisions:
         clocks: Clocks,
         **known: Unpack[Known],
     ) -> Begun:
-        """`round`, to be kept until it ends; where it is like `before`, the lane's last round,
-        nothing has to be priced again. How much models will count is known when it `ended`."""
+        """The round that begins now; its price is that of `before`, the lane's last round, if they
+        are alike. How much each model counts is settled only when the round has `ended`."""
         cost = self.cost.at(self.lanes[number], k, known["seconds"])
         if before is not None and self._steady and cost is self.cost and cost.as_before(k):
             view = self.view(number, k, clocks, **known)
@@ -334,16 +334,15 @@ class Decisions:
         clocks: Clocks,
         **known: Unpack[Known],
     ) -> Begun:
-        """The same by the clocks as they are at its end: how models are weighted may have changed,
-        but not who works, for how long, and at what price."""
+        """The round that began, as it ends by the clocks of now: they may weight models
+        differently, but who works, for how long and at what price stays as it was."""
         if not self._steady:
             return Begun.of(self.round(number, k, clocks, **known), self.net)
         cost = self.cost.at(self.lanes[number], k, known["seconds"])
         return self._as_before(self.view(number, k, clocks, **known, cost=cost), cost, begun)
 
     def _as_before(self, view: View, cost: Cost, before: Begun) -> Begun:
-        """A round with the work of an earlier one: where its messages are the same, so is its
-        price."""
+        """A round with the same work as `before`; with the same messages, it has the same price."""
         work, steps, _, _, clients, state, counts_for, _ = before
         done = before.done(len(self.net.samples))
         asked = self.scheme.mix(view, done)
@@ -364,7 +363,7 @@ class Decisions:
 
     def check_deadline(self) -> None:
         """Refuse a deadline that nobody can meet."""
-        self.late.check((self._undisturbed(view) for view in self.first_views()), self.cost)
+        self.late.check((self._waiting_for_all(view) for view in self.first_views()), self.cost)
 
     def expected_rounds(self, iterations: int) -> int:
         """Rounds of all lanes until `iterations` are done, if all are like the first ones."""
@@ -377,13 +376,13 @@ class Decisions:
         return [max(length(self.net, work, self.cost.done(work)), 1) for work in works]
 
     def _billed(self, net: Network, mix: Mix) -> Mix:
-        """The same with its messages, where a row's number need not show its holder."""
+        """The same with its messages listed, since numbers of shelves' rows hide their holders."""
         if not net.shelves:
             return mix
         stages = tuple(_exchanged(net, stage) for stage in mix.stages)
         return replace(mix, up=_uploaded(net, mix.up), across=stages or None)
 
-    def _undisturbed(self, view: View) -> RoundPlan:
+    def _waiting_for_all(self, view: View) -> RoundPlan:
         """The round if it waits for everyone."""
         work = self.work(view)
         done = self.cost.done(work)
@@ -401,7 +400,7 @@ def hears(decisions: Decisions) -> bool:
 
 
 def _by_members(net: Network, mix: Mix) -> Mix:
-    """The same without what servers that are out would do."""
+    """The same without the rows of servers that are out."""
     if not net.out or not mix.stages:
         return mix
     stages = [selected(each, ~np.isin(net.holder(each.rows), net.out)) for each in mix.stages]
@@ -409,8 +408,8 @@ def _by_members(net: Network, mix: Mix) -> Mix:
 
 
 def _copies(net: Network, work: Work) -> int:
-    """Models that go down where every client is sent its own: one from each server that has a part
-    in its start, and each row of a server's that comes along."""
+    """Models that go down if every client is sent its own: one from each server whose model is part
+    of its start, and each row of a server's shelf that its shift needs."""
     holders = net.holder(work.down.sources)
     if len(holders) == len(work.down.rows):  # one for each
         count = int((holders >= 0).sum())
@@ -431,9 +430,9 @@ def _uploaded(net: Network, up: Mixing) -> Mixing:
 
 
 def _exchanged(net: Network, stage: Mixing) -> Mixing:
-    """A row that a server needs and does not hold is a message, once, whatever it is for.
+    """A row that a server needs and does not hold is one message, whatever it is needed for.
 
-    Whatever a client needs of it comes with the next broadcast, or came with the last one.
+    What clients need costs no message: it comes with the next broadcast, or came with the last.
     """
     if stage.relay is not None:
         return stage
@@ -463,8 +462,10 @@ def fewest(decisions: Decisions) -> int:
 
 
 def mean_iterations(total: float, servers: int) -> int:
-    """Local iterations per server, by which a run ends, simulated or deployed: whole ones of their
-    mean. Where servers do not wait for one another, fast ones do more than slow ones."""
+    """The mean of the servers' local iterations, rounded down, by which any run ends.
+
+    Where servers do not wait for one another, fast ones do more than slow ones.
+    """
     return int(total / servers)
 
 

@@ -5,7 +5,7 @@ SdfeelError
 |   +-- UnknownName    there is no thing of this name
 +-- DataError      a data file is missing or damaged
 +-- RunError       a run directory cannot be used as requested
-+-- Diverged       training left the finite numbers
++-- Diverged       training produced numbers that are not finite
 """
 
 from collections.abc import Iterable
@@ -43,7 +43,7 @@ class AnotherRun(RunError):
 
 
 class Diverged(SdfeelError):
-    """Training left the finite numbers."""
+    """Training produced numbers that are not finite."""
 
 
 def printable(text: str) -> str:

@@ -62,9 +62,7 @@ class Evaluated:
     test_loss: float
     accuracy: float | None  # on test data; None where there are no classes
     spread: float  # how far the servers' models are from their mean
-    metrics: dict[str, float] = field(
-        default_factory=dict
-    )  # the user's own, and the scheme's figures
+    metrics: dict[str, float] = field(default_factory=dict)  # the user's; the scheme's figures
     distances: tuple[float, ...] = ()  # of each server's model from their mean
     personal: tuple[float, ...] = ()  # the accuracy of each client's own model, if they have any
     confusion: Confusion = ()  # at the end: test examples by class, and by what they are taken for

@@ -188,7 +188,7 @@ Found = TypeVar("Found")
 
 
 def _once(find: Callable[[Sparse, Floats], Found], matrix: Sparse, vector: Floats) -> Found:
-    """What `find` gives, which is remembered for later networks with the same numbers."""
+    """The result of `find`, remembered for later networks with the same numbers."""
     parts = (matrix.starts, matrix.columns, matrix.values, vector)
     key = hashlib.sha256(find.__name__.encode() + b"".join(each.tobytes() for each in parts))
     if key.digest() not in _KNOWN:
@@ -232,7 +232,7 @@ def _sparse_rate(weights: Sparse, mass: Floats) -> float | None:
 
 
 def multiplier(matrix: Sparse) -> Callable[[Floats], Floats]:
-    """What the matrix makes of a vector: each row's terms are added up one after another.
+    """A function that multiplies by the matrix, adding up each row's terms one after another.
 
     Where rows have about equally many entries, all rows' first terms are computed together, then
     all second ones, and so on, which has the same bits and is several times as fast.
@@ -304,7 +304,7 @@ def check_weights(given: "ArrayLike | Sparse", linked: "ArrayLike | Sparse", mas
             f"the mixing matrix does not keep the mean weighted by cluster sizes (off by "
             f"{drift:.2g}): sizes @ weights must equal sizes; 'metropolis' builds one that does"
         )
-    if servers == 1 or _agree_in_time(weights, links):
+    if servers == 1 or _surely_agree(weights, links):
         return
     rate = mixing_rate(weights, mass)
     if rate >= 1 - TOLERANCE:
@@ -313,9 +313,9 @@ def check_weights(given: "ArrayLike | Sparse", linked: "ArrayLike | Sparse", mas
         )
 
 
-def _agree_in_time(weights: Sparse, links: Sparse) -> bool:
-    """Is zeta below 1 for sure, so that no eigenvalues are needed? It is, if every server keeps a
-    part of its own model, takes a part of all its neighbours', and nobody is cut off."""
+def _surely_agree(weights: Sparse, links: Sparse) -> bool:
+    """Is zeta below 1 for sure, so that no eigenvalues are needed? It is if every server keeps a
+    part of its own model and takes a part of every neighbour's, and nobody is cut off."""
     kept = weights.rows == weights.columns
     return bool(
         (weights.values > 0).all()

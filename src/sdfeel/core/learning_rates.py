@@ -1,7 +1,7 @@
 """Learning-rate schedules: a factor on the step size, as a pure function of the round.
 
-Whoever carries out a round asks for its factor, so every engine and every deployed node takes the
-same steps, and a resumed run continues where it was.
+The factor depends on nothing else, so every engine and every deployed node takes the same steps,
+and a resumed run continues where it was.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from sdfeel.core.errors import InputError, at_least, told
 from sdfeel.core.named import Kind
 
-Curve = Callable[[float, float], float]  # of a position, and of where the run ends
+Curve = Callable[[float, float], float]  # (position, end of the run) -> factor
 
 
 def constant() -> Curve:
@@ -21,7 +21,7 @@ def constant() -> Curve:
 
 
 def step(every: float, factor: float = 0.1) -> Curve:
-    """Times `factor` after every `every`.
+    """Multiplied by `factor` after every `every` iterations or rounds.
 
     >>> [step(every=10, factor=0.5)(position, 30) for position in (0, 9, 10, 25)]
     [1.0, 1.0, 0.5, 0.25]

@@ -18,7 +18,7 @@ class LinkTimes:
     """How long a model takes to arrive, and how good each client's channel is."""
 
     transfer: Mapping[Link, float] = field(default_factory=dict)  # seconds of one model
-    client_rates: Floats | None = None  # (C,) each client's rate over its kind of link's; None: 1
+    client_rates: Floats | None = None  # (C,) each client's rate, in those of its link; None: 1
     snr: Floats | None = None  # (C,) signal to noise at an equal share; None: the paper's
     server_rates: Floats | None = None  # (D, D) each server link's rate over its kind's; None: 1
     vary: bool = False  # do the clients' channels change from round to round?

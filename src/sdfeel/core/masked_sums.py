@@ -1,8 +1,8 @@
-"""Sums under masks: how many clients one needs, wherever it is made.
+"""How many clients a sum under masks needs, in a simulation and in a deployment.
 
-A server sees the sum of its clients' updates alone, so a sum of one would show an update. And it
-needs more than two thirds of those whom it asked, or the server could play two halves off against
-each other (`live/secure_sum.py`). The simulator and a deployment both go by this.
+A server sees only the sum of its clients' updates, so the sum of a single client would show its
+update. A sum also needs more than two thirds of the clients that were asked: otherwise, the server
+could play two halves off against each other (`live/secure_sum.py`).
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ PAIR = 2  # clients of the smallest sum
 
 
 def threshold_of(clients: int) -> int:
-    """The smallest that no server can play off: more than two thirds.
+    """How many of these clients a sum needs at least: more than two thirds.
 
     >>> [threshold_of(n) for n in (2, 3, 10, 100)]
     [2, 3, 7, 67]
@@ -26,7 +26,7 @@ def threshold_of(clients: int) -> int:
 def in_sums(net: Network, work: Work, least: int) -> Work:
     """The same work without the clients of servers that ask fewer than `least`.
 
-    Nobody's update would be hidden there as well as was agreed, so nobody sends one.
+    Their updates would not be hidden as well as was agreed, so they send none.
     """
     home = net.home[work.down.rows]
     kept = np.bincount(home, minlength=len(net.links))[home] >= least
@@ -36,7 +36,7 @@ def in_sums(net: Network, work: Work, least: int) -> Work:
 
 
 def unmasked(net: Network, asked: Ints, came: Bools) -> Bools:
-    """(C,) whose updates end in a sum, if `asked` were to take part and these `came`.
+    """(C,) the clients whose updates end up in a sum, given those `asked` and those that `came`.
 
     >>> from sdfeel.core.network import clustered
     >>> net = clustered(np.ones(5), [0, 0, 0, 1, 1], 1 - np.eye(2))

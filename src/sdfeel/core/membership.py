@@ -73,7 +73,7 @@ class Epoch:
         return cls(begins, tuple(moves), tuple(counts), tuple(servers))
 
     def applied(self, net: Network) -> Network:
-        """The network from this epoch on, mixed by the paper's matrix; numbers may be new ones."""
+        """The network from this epoch on, mixed by the paper's matrix; it may have new members."""
         links, out = self._linked(net)
         samples, reach = net.samples.tolist(), list(net.reach)
         # Clients of a server that leaves go with it, unless they reach another or are moved.
@@ -84,7 +84,7 @@ class Epoch:
             if client >= MOST_CLIENTS:
                 most = MOST_CLIENTS - 1
                 raise InputError(f"client-{client} has too high a number: the highest is {most}")
-            while client >= len(reach):  # numbers without a gap, and nobody counts without a server
+            while client >= len(reach):  # no gaps in numbers; without a server, no weight
                 reach.append(())
                 samples.append(1.0)
             reach[client] = () if server is None else (server,)

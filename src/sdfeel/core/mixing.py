@@ -368,7 +368,7 @@ def _star_places(net: Network, centre: int) -> tuple[Mixing, Ints]:
 
 
 def _without_zeros(mixing: Mixing) -> Mixing:
-    """Whoever has no weight need not send."""
+    """The same without entries of weight 0, for which nobody need send anything."""
     rows = {dst: dict(zip(s.tolist(), w.tolist(), strict=True)) for dst, s, w in mixing}
     return of_rows({dst: {s: w for s, w in row.items() if w} for dst, row in rows.items()})
 
@@ -437,7 +437,7 @@ def restricted(
 
 
 def selected(mixing: Mixing, rows: Bools) -> Mixing:
-    """Those rows of a mixing, as they are.
+    """These rows of a mixing, unchanged.
 
     >>> selected(of_rows({0: {0: 0.5, 1: 0.5}, 1: {1: 1.0}}), np.array([False, True])).dense(2)
     array([[0., 1.]])
@@ -465,7 +465,7 @@ def in_steps(stage: Mixing, net: Network, cloud: int | None, hubs: bool) -> tupl
 
     Where there is no cloud of its own, one of the servers plays it: the others send it their
     models, and it sends back the mean. The outcome has the same bits; what differs is who sends
-    what to whom. The way up is charged for both, as it is where the cloud stands apart.
+    what to whom. All the time is charged on the way up, as if the cloud stood apart.
     """
     place = _gathered_at(stage, net, cloud, hubs)
     if place is None or stage.relay is None:

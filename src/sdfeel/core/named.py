@@ -36,7 +36,7 @@ class Kind:
     also: tuple[str, ...] = ()  # what else may be written
 
     def find(self, given: Any) -> Any:
-        """What is meant, a name or the thing itself; InputError with a guess if it is unknown.
+        """The thing that a name, or the thing itself, means; InputError with a guess if unknown.
 
         >>> Kind("number", {"one": 1}).find("one"), Kind("number", {}).find(7)
         (1, 7)
@@ -122,7 +122,7 @@ def imported(path: str) -> Any:
 
 @contextmanager
 def asked_for(key: str, wanted: str) -> Iterator[None]:
-    """Errors of code that an experiment names say which key named it, and what is expected."""
+    """Errors of a user's code name the experiment's key that led to it, and what it must give."""
     try:
         yield
     except SdfeelError:
@@ -202,7 +202,7 @@ def _absorb(found: Any, thing: Any, seen: set[int]) -> None:
         return
     seen.add(id(thing))
     parts: list[Any] = []
-    with suppress(Exception):  # somebody else's object may raise anything: its kind must do then
+    with suppress(Exception):  # somebody else's object may raise anything: then its type must do
         if hasattr(thing, "__array__") and hasattr(thing, "shape") and hasattr(thing, "dtype"):
             _absorb_array(found, thing)
             return

@@ -23,7 +23,7 @@ from sdfeel.core.peers import Peers, check_links, named
 from sdfeel.core.peers import rate as rate_of
 from sdfeel.core.sparse import Sparse, reached
 
-RECENT = 1 << 12  # things that a network keeps of those that are asked for with ever new keys
+RECENT = 1 << 12  # results that `Network.recent` keeps at a time
 
 Found = TypeVar("Found")
 
@@ -34,7 +34,7 @@ class Shelf:
 
     name: str
     per: Literal["client", "server"]
-    held: Literal["client", "server"] = "server"  # by the client itself, or by a server: its own
+    held: Literal["client", "server"] = "server"  # by the client itself, or by its server
     start: Literal["model", "zero"] = "model"  # what its rows are at first
     returned: bool = False  # are its rows what a run returns, in place of the servers' models?
     trained: bool = False  # is it where servers put what clients trained, before they correct it?
@@ -105,12 +105,12 @@ class Network:
 
     @cached_property
     def memo(self) -> dict[Hashable, Any]:
-        """What has been worked out about this network and is asked for again and again."""
+        """What has been worked out about this network and will be needed again."""
         return {}
 
     def recent(self, key: Hashable, make: Callable[[], Found]) -> Found:
-        """The same for what is asked for with ever new keys, such as the ages of models: only a few
-        thousand are kept."""
+        """`memo`, for keys that keep changing, such as the ages of models: only a few thousand
+        results are kept."""
         recent: dict[Hashable, Found] = self.memo.setdefault("recent", {})
         try:
             return recent[key]
@@ -259,7 +259,8 @@ class Network:
         """How slowly the servers agree: 0 means in one exchange, close to 1 hardly ever.
 
         At a moment of a changing network, it is that of the servers that are linked to one another.
-        Where each exchange has its own pairs, it is what one of them leaves on average.
+        Where each exchange has its own pairs, it is the share of a disagreement that an exchange
+        leaves on average.
         """
         if self.peers is not None:
             return rate_of(self.peers, self.mass, self.links)
@@ -276,7 +277,7 @@ class Network:
 
 
 def meeting_by(net: Network, name: str, seed: int) -> Network | None:
-    """`net` with servers that meet few at a time, by the rule of this name; None: there is none."""
+    """`net` with servers that meet few at a time, by the rule of this name; None if none has it."""
     peers = named(name, seed)
     if peers is None:
         return None

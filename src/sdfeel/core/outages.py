@@ -29,7 +29,7 @@ BATCH = 64  # how many of a server's up and down times are drawn together
 
 @dataclass(frozen=True)
 class Change:
-    """From then on, a link (two servers), a server (one) or the cloud (none) is up or down."""
+    """From `when` on, a link (two servers), a server (one) or the cloud (none) is up or down."""
 
     when: float
     unit: Unit
@@ -39,7 +39,7 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class NetworkState:
-    """What is up in a network: a scheme decides on `net`, and `across` is what can be done."""
+    """What is up in a network: a scheme decides on `net`, and `across` does what is possible."""
 
     net: Network  # links that are up, clients that reach a server, the weights of the whole network
     cloud: bool = True
@@ -204,7 +204,7 @@ class Outages:
 
 @lru_cache(maxsize=256)  # mixings are remembered by network: the same state is the same object
 def _up_now(net: Network, up_links: bytes, up_servers: bytes, moving: bool) -> Network:
-    """The network as it is now; how servers would mix if all were up stays the same."""
+    """The network as it is now, with the mixing weights of the network with everything up."""
     links = np.frombuffer(up_links).reshape(net.links.shape)
     servers = np.frombuffer(up_servers, dtype=bool)
     if servers.all() and np.array_equal(links, net.links):
@@ -252,7 +252,7 @@ def _toggles(seed: int, server: int, batch: int, lasts: tuple[float, float]) -> 
     return floats(np.cumsum(drawn * np.tile(lasts, BATCH // 2)))
 
 
-NUMBERS = {"link": 2, "server": 1, "cloud": 0}
+NUMBERS = {"link": 2, "server": 1, "cloud": 0}  # of servers, in a line about each
 UNITS: dict[str, Unit] = {"round": "round", "second": "second"}
 EXAMPLE = "'round 50 server 3 down' or 'second 12.5 link 0 1 up'"
 
@@ -312,7 +312,7 @@ def check(changes: tuple[Change, ...], net: Network, name: str) -> None:
 def idle(cost: Cost, work: Work, mix: Mix, done: Ints, memory: Memory) -> tuple[Work, Mix, Bill]:
     """A round in which nobody trains; it lasts as long as usual, so that time passes."""
     seconds = cost.bill(work, mix, done).seconds
-    if not seconds:  # those that began earlier were ready
+    if not seconds:  # clients that began earlier were ready
         seconds = cost.bill(replace(work, ends=None, lasts=None), mix, done).seconds
     none, energy = floats([]), dict.fromkeys(("computing", "sending", "backhaul"), 0.0)
     bill = Bill(seconds, 0.0, 0.0, bytes=0, energy=energy, busy=none, sending=none)

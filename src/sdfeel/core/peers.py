@@ -8,8 +8,8 @@ Ying et al., "Exponential Graph is Provably Efficient for Decentralized Deep Tra
 (one-peer-exponential). Takezawa et al., "Beyond Exponential Graph: Communication-Efficient
 Topologies for Decentralized Learning via Finite-time Convergence", 2023 (base-N). de Vos et al.,
 "Epidemic Learning: Boosting Decentralized Learning with Randomized Communication", 2023
-(epidemic-N, where everyone draws the same graph, so that nobody needs their oracle). Boyd et al.,
-"Randomized Gossip Algorithms", 2006 (pairwise).
+(epidemic-N; all servers draw the same graph, so that the paper's oracle is not needed). Boyd et
+al., "Randomized Gossip Algorithms", 2006 (pairwise).
 """
 
 from dataclasses import dataclass
@@ -192,7 +192,7 @@ def _base(servers: int, k: int) -> tuple[Pairs, ...]:
 
 
 def _simple(nodes: list[int], k: int) -> list[Pairs]:
-    """Parts by the digits of their number agree; larger ones then share with all smaller ones."""
+    """Split by the digits of the count: each part agrees, then larger ones share with smaller."""
     if _factors(len(nodes), k) is not None:
         return _cube(nodes, k)
     parts = _digits(nodes, k)
@@ -222,7 +222,7 @@ def _digits(nodes: list[int], k: int) -> list[list[list[int]]]:
 
 
 def _cube(nodes: list[int], k: int) -> list[Pairs]:
-    """Groups of at most k + 1 that share nobody yet: a hypercube with longer sides."""
+    """Stages of groups of at most k + 1 that have not met yet: a hypercube with longer sides."""
     found, stride = [], 1
     for side in _factors(len(nodes), k) or ():
         pairs: Pairs = {}

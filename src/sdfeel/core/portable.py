@@ -3,8 +3,8 @@
 NumPy's own exponentials, logarithms, powers and sines have other last bits on a CPU with AVX-512
 than on one without, and products of vectors (`@`) come from a linear-algebra library that adds in
 an order of its own on each kind of CPU. A weight that differs in its last bit makes another model,
-so whatever decides or weighs takes these. (NumPy's sums, products, quotients and square roots are
-the same everywhere.)
+so code that decides or weighs uses these functions. (NumPy's sums, products, quotients and square
+roots are the same everywhere.)
 """
 
 import math

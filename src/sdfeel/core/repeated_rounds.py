@@ -25,7 +25,7 @@ def same_start(asked: Work, before: Work) -> bool:
 
 
 def same_end(asked: Mix, before: Mix) -> bool:
-    """Does a scheme say the very same, and nothing that changes from round to round?"""
+    """Is this the very same answer, and does nothing in it change from round to round?"""
     return (
         asked.up is before.up
         and asked.across is before.across
@@ -36,8 +36,8 @@ def same_end(asked: Mix, before: Mix) -> bool:
 
 
 def sent_as(mix: Mix, like: Mix) -> Mix | None:
-    """The same with the messages of another round, and with its mixings where they are the same;
-    None if other models travel, however much each of them counts."""
+    """`mix` with the messages of `like`, and with its mixings where they are equal; None if other
+    models travel, however much each of them counts."""
     up, these, those = _sent_as(mix.up, like.up), mix.stages, like.stages
     if up is None or len(these) != len(those):
         return None
@@ -51,8 +51,8 @@ def sent_as(mix: Mix, like: Mix) -> Mix | None:
 
 
 def _sent_as(one: Mixing, like: Mixing) -> Mixing | None:
-    """A mixing with the other's messages, if it is between the same places; the other, if it is the
-    same."""
+    """`one` with the messages of `like` if they join the same places, and `like` itself if they are
+    equal; None otherwise."""
     if not _same_places(one, like):
         return None
     same = one.rule == like.rule and one.votes is like.votes

@@ -101,12 +101,12 @@ class Clipped(AnyRule):
 
 @dataclass(frozen=True)
 class ClippedSum(AnyRule):
-    """CS+: like `Clipped`, and the rows themselves say how long a difference may be.
+    """CS+: like `Clipped`, but the rows themselves decide how long a difference may be.
 
-    Twice the weight that liars may have is clipped, to the least length of those that have it. Then
-    the honest rows that are clipped weigh at least as much as the liars, and what liars add is at
-    most what those lose: so the result is never further from the honest sum than the clipped
-    honest differences are long. Gaucher, Dieuleveut and Hendrikx 2025.
+    The longest differences, of twice the weight that liars may have, are clipped to the shortest of
+    them. Then the honest rows that are clipped weigh at least as much as the liars, and what liars
+    add is at most what these rows lose: the result is never further from the honest sum than the
+    clipped honest differences are long. Gaucher, Dieuleveut and Hendrikx 2025.
     """
 
     differences: ClassVar[bool] = True
@@ -141,7 +141,7 @@ class OwnRule(AnyRule):
 
 @dataclass(frozen=True)
 class Parts(AnyRule):
-    """Some numbers from the first term alone, all others from the weighted sum of the others."""
+    """Some numbers from the first term alone, the rest from the other terms' weighted sum."""
 
     kept: Spans
 

@@ -36,9 +36,9 @@ class Local:
     nesterov: bool = False
     optimizer: str = "sgd"
     sums: bool = True  # is an update a weighted sum of gradients? (Adam's is not)
-    batch_size: int | None = None  # where an iteration is a pass over the data; None: a mini-batch
+    batch_size: int | None = None  # set if an iteration is a whole pass; None: it is a mini-batch
     schedule: Schedule | None = None  # how `rate` changes from round to round
-    factor: float = 1.0  # what the schedule has made of the run's rate in this round
+    factor: float = 1.0  # by which the schedule has multiplied the run's rate in this round
 
     def at(self, k: int, length: float) -> "Local":
         """The step in round `k` of a lane whose rounds have `length` iterations."""
@@ -47,12 +47,12 @@ class Local:
         factor = self.schedule.factor(k, length)
         return replace(self, rate=self.rate * factor, factor=factor)
 
-    def again(self, k: int, length: float) -> "Local":
-        """The step in another round than the one that this step belongs to."""
+    def in_another_round(self, k: int, length: float) -> "Local":
+        """The step in round `k`, given the step of some other round."""
         return replace(self, rate=self.rate / self.factor, factor=1.0).at(k, length)
 
     def gradients(self, iterations: Ints, samples: Floats) -> Ints:
-        """Gradients that clients with this many examples take in this many iterations each.
+        """(R,) gradients that clients with so many examples compute in so many iterations.
 
         >>> Local(batch_size=10).gradients(np.array([3, 2]), np.array([25.0, 7.0]))
         array([6, 2])
@@ -70,8 +70,8 @@ class Estimates:
     beta: float  # how curved they are, over clients whose models moved
     delta: float  # how far a client's gradient is from the mean of all
     sigma2: float = 0.0  # the variance of a mini-batch's gradient
-    loss: float = 0.0  # at the models that their next round starts from
-    compared: float = 0.0  # at the models of `Work.compare`, on the same examples
+    loss: float = 0.0  # at the models that the clients' next round starts from
+    compared: float = 0.0  # the loss at the models of `Work.compare`, on the same examples
     spread: float = 0.0  # how far apart the servers' models were before they mixed
 
 
@@ -106,28 +106,28 @@ class View:
     seed: int = 0
     lane_number: int = 0  # which of the scheme's lanes this is
     began: int = 0  # rounds that all lanes had finished when this one began
-    seconds: float = 0.0  # the virtual time when it began; always 0 where nobody knows it
+    seconds: float = 0.0  # the virtual time when it began; always 0 where that is not known
     link_times: LinkTimes = field(default_factory=LinkTimes)
     local: Local = Local()
     memory: Memory = field(default_factory=dict)  # what `mix` last returned; empty at first
     measured: Estimates | None = None  # in the last round whose `work` asked for it
     patience: float = inf  # seconds that a round waits for models, at most
     drawn: Ints | None = None  # the clients that may take part (`schemes.sampling`); None: all
-    cloud: bool = True  # is it there, if the scheme has one?
+    cloud: bool = True  # is the cloud up, if the scheme has one?
 
     @property
     def clients(self) -> Ints:
         """The clients that may take part, in ascending order."""
         return self.net.clients if self.drawn is None else self.drawn
 
-    def seen(self, **changes: Any) -> "View":
-        """`replace`, but fast, since every event asks for it."""
+    def changed(self, **changes: Any) -> "View":
+        """`dataclasses.replace`, but fast, since every round needs it."""
         other = object.__new__(View)
         other.__dict__.update(self.__dict__, **changes)
         return other
 
     def rng(self) -> np.random.Generator:
-        """Random draws that belong to this round of this lane, whoever asks."""
+        """A generator for this round of this lane: whoever asks gets the same draws."""
         return rng(self.seed, "scheme", self.lane_number, self.k)
 
 
@@ -138,27 +138,23 @@ class Work:
     down: Mixing  # servers -> clients
     steps: int  # local iterations, unless the deadline comes first
     deadline: float = inf  # seconds of computation
-    each: Ints | None = None  # steps of each of `down.rows`, where the scheme says so exactly
+    each: Ints | None = None  # exact steps of each of `down.rows`; None: see `steps`
     rates: Floats | None = None  # a factor on the step size of each of `down.rows`
     share: Floats | None = None  # of bandwidth for each of `down.rows`; 1 is an equal share
-    ends: Floats | None = (
-        None  # seconds until the model of each of `down.rows` arrives, if the scheme knows
-    )
-    lasts: float | None = (
-        None  # seconds after which the round stops waiting (None: it waits for all of them)
-    )
-    broadcasts: int | None = None  # models sent down, if not one from each server in `down`
-    copies: int | None = None  # the same where every client is sent its own; `core.decide` counts
+    ends: Floats | None = None  # seconds until each model arrives, if the scheme knows
+    lasts: float | None = None  # seconds until the round stops waiting; None: it waits for all
+    broadcasts: int | None = None  # models sent down; None: one from each server in `down`
+    copies: int | None = None  # models sent down if each client gets its own; by `core.decide`
     shift: Mixing | None = None  # shelves -> clients: added to every local gradient
-    clip: float = inf  # the greatest length of a shift, in lengths of the client's start
-    pull: float = 0.0  # how strongly clients are pulled to where they start
+    clip: float = inf  # the longest shift, as a multiple of its start model's length
+    pull: float = 0.0  # how strongly clients are pulled to the model that they start from
     measure: bool = False  # estimate how curved and how different the clients' losses are
     compare: Mixing | None = None  # rows -> clients: models whose losses are measured, too
-    asked: "Work | None" = field(default=None, init=False, repr=False)  # what `core.decide` counted
+    asked: "Work | None" = field(default=None, init=False, repr=False)  # before `counted`
 
     @property
     def plain(self) -> bool:
-        """Does it leave everything to `steps` and `deadline`?"""
+        """Do `steps` and `deadline` say all about what each client does?"""
         return (
             self.each is None
             and self.rates is None
@@ -169,14 +165,14 @@ class Work:
         )
 
     def counted(self, copies: int, broadcasts: int) -> "Work":
-        """The same with its messages: `replace`, but fast, since every lane asks for it."""
+        """The same work, its messages counted: `replace`, but fast, since every round needs it."""
         other = object.__new__(Work)
         other.__dict__.update(self.__dict__, copies=copies, broadcasts=broadcasts, asked=self)
         return other
 
     @property
     def taken(self) -> Ints:
-        """The rows that clients begin from, ascending."""
+        """The rows that clients start from or are shifted by, ascending."""
         if self.shift is None:
             return self.down.taken
         return ints(np.unique(np.concatenate([self.down.taken, self.shift.taken])))
@@ -191,7 +187,9 @@ class Mix:
     payload: Literal["model", "update"] = "model"  # does `up` replace the model, or add to it?
     memory: Memory = field(default_factory=dict)  # for this lane's next round
     over: str | None = None  # why the run ends with this round; None: it continues
-    figures: Mapping[str, float] = field(default_factory=dict)  # the scheme's own, for the log
+    figures: Mapping[str, float] = field(
+        default_factory=dict
+    )  # numbers of the scheme's own, for the log
 
     @property
     def stages(self) -> tuple[Mixing, ...]:
@@ -201,14 +199,14 @@ class Mix:
         return self.across if isinstance(self.across, tuple) else (self.across,)
 
     def sending(self, up: Mixing, stages: tuple[Mixing, ...]) -> "Mix":
-        """The same with these messages: `replace`, but fast, since every event asks for it."""
+        """The same with these messages: `replace`, but fast, since every round needs it."""
         other = object.__new__(Mix)
         other.__dict__.update(self.__dict__, up=up, across=stages or None)
         return other
 
     @property
     def exchange(self) -> Mixing | None:
-        """The only stage, if there is one at all."""
+        """The one stage of `across`; None if there is none."""
         assert len(self.stages) <= 1
         return self.stages[0] if self.stages else None
 
@@ -227,7 +225,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Terms:
-    """A scheme in the terms of a theorem of the paper: its property `terms`, if one covers it."""
+    """A scheme's parameters as a theorem of the paper names them: its property `terms`."""
 
     theorem: Literal[1, 2]  # 1: servers wait for one another; 2: they do not
     tau1: int  # local iterations between two averagings; the least number, when asynchronous
@@ -249,7 +247,7 @@ class Scheme(Protocol):
         ...
 
     def lanes(self, setting: Setting) -> tuple[Lane, ...]:
-        """Who waits for whom: one lane of all servers is synchronous, a lane each is asynchronous.
+        """Who waits for whom: one lane of all servers if synchronous, one each if asynchronous.
 
         Several lanes may share a server; each of them then serves some of its clients.
         """
@@ -274,21 +272,23 @@ def tolerance(scheme: Scheme) -> Tolerates:
 
 
 def terms(scheme: Scheme) -> Terms | None:
-    """A scheme in a theorem's terms (its property `terms`); None where no theorem covers it."""
+    """A scheme's property `terms`; None if no theorem covers it."""
     found: Terms | None = getattr(scheme, "terms", None)
     return found
 
 
 def repeats(scheme: Scheme) -> bool:
-    """Does a lane that does the same work send the same models, whatever its clocks say (its
-    property `repeats`)? Then `mix` is asked only when a round ends. A scheme need not say."""
+    """Does a lane with the same work always send the same models, whatever its clocks say?
+
+    Then `mix` is called only when a round ends. It is the scheme's property `repeats`, if any.
+    """
     found: bool = getattr(scheme, "repeats", False)
     return found
 
 
 @dataclass(frozen=True)
 class Around:
-    """A scheme around another one, which decides wherever this one does not say otherwise."""
+    """A wrapper around a scheme, which decides whatever the wrapper does not override."""
 
     facts: ClassVar[Facts]  # the inner scheme's
     tolerates: ClassVar[Tolerates]
@@ -314,7 +314,7 @@ class Around:
 
 
 def innermost(scheme: Scheme) -> Scheme:
-    """The scheme itself, without whatever is around it."""
+    """The scheme itself, without the wrappers around it."""
     while isinstance(scheme, Around):
         scheme = scheme.inner
     return scheme
@@ -331,7 +331,7 @@ def one_server(net: Network, clients: Ints | None = None) -> Network:
 def some_of(clients: Ints, count: int | None, rng: np.random.Generator) -> Ints:
     """`count` of the clients, drawn without replacement, in ascending order (None: all).
 
-    Where there are no more than that, it is all of them.
+    If there are no more than that, all of them are taken.
     """
     if count is None or count >= len(clients):
         return clients
@@ -339,7 +339,7 @@ def some_of(clients: Ints, count: int | None, rng: np.random.Generator) -> Ints:
 
 
 def only(work: Work, clients: Ints) -> Work:
-    """The same work without whoever is not among `clients`."""
+    """The same work, done by `clients` alone."""
     kept = np.isin(work.down.rows, clients)
     if kept.all():
         return work
@@ -384,11 +384,11 @@ def defaults(kind: type[Scheme]) -> dict[str, Any]:
 def check_kinds(
     scheme: Any, section: str = "scheme", given: Mapping[str, Any] | None = None
 ) -> None:
-    """Refuse an option that is not of the kind its annotation names, of a scheme or another record.
+    """Refuse options whose values are not of the annotated kind, of a scheme or another record.
 
-    Experiment files are read by these kinds, and `given` is looked at before it is read. A program
-    may pass anything, and half a step, or a text where a number belongs, would otherwise show
-    itself only in the middle of a run. Kinds that only its own class knows pass.
+    A program may pass anything, and half a step, or a text where a number belongs, would otherwise
+    fail only in the middle of a run. `given` are values from an experiment file, which are checked
+    before a record is made of them. Kinds that are not in `_WORDS` are left to the record's class.
     """
     known = _kinds(scheme if isinstance(scheme, type) else scheme.__class__)
     for name in known if given is None else given:

@@ -38,10 +38,10 @@ class Needs:
         blended = _several(net, work.down)
         return cls(
             shared_lanes=apart and sorted(lanes) != [(d,) for d in net.servers],
-            global_clock=apart and _watches(decisions, view, mix),
+            global_clock=apart and _needs_global_clock(decisions, view, mix),
             kept_out_of_step=apart and (len(mix.stages) > 1 or bool(net.shelves)),
             measures=work.measure or decisions.work(replace(view, k=1)).measure,
-            remembers=not alone and _listens(decisions, view, done, mix),
+            remembers=not alone and _remembers_others(decisions, view, done, mix),
             client_rows=_read_by_others(decisions, work, mix),
             blended_starts=blended,
             several_starts=mix.payload == "update" and blended,
@@ -83,7 +83,7 @@ def _beyond_a_broadcast(net: Network, mix: Mix, n: int) -> bool:
     return not good.all() or (bool((to < 0).any()) and not last)
 
 
-def _watches(decisions: Decisions, view: View, mix: Mix) -> bool:
+def _needs_global_clock(decisions: Decisions, view: View, mix: Mix) -> bool:
     """Does the round end differently if others did more than this lane can have heard of?"""
     done = decisions.cost.done(decisions.work(view))
     clocks = view.clocks
@@ -109,7 +109,7 @@ def _same(one: Mix, other: Mix) -> bool:
     )
 
 
-def _listens(decisions: Decisions, view: View, done: Ints, mix: Mix) -> bool:
+def _remembers_others(decisions: Decisions, view: View, done: Ints, mix: Mix) -> bool:
     """Does a server act differently in the next round if others' clients did nothing now?"""
     if not mix.memory:
         return False

@@ -27,7 +27,7 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """No other thread borrows what a process has once: the generators of torch, NumPy and Python.
+    """Have to oneself what a process has once: the generators of torch, NumPy and Python.
 
     Other people's code draws from these, so they are seeded for it and restored; two runs in two
     threads take turns.
@@ -56,13 +56,13 @@ def hidden(secret: int, purpose: str, *address: int) -> np.random.Generator:
 
 
 def hidden_bits(secret: int, purpose: str, *address: int) -> bytes:
-    """256 random bits, of which `generator` makes what `hidden` returns."""
+    """256 random bits, from which `generator` makes what `hidden` returns."""
     words = f"{secret} {purpose} {' '.join(map(str, address))}"
     return hashlib.sha256(words.encode()).digest()
 
 
 def generator(bits: bytes) -> np.random.Generator:
-    """The generator of random bits."""
+    """The generator that starts from these random bits."""
     entropy = np.random.SeedSequence(int.from_bytes(bits, "big"))
     return np.random.Generator(np.random.PCG64(entropy))
 

@@ -105,7 +105,7 @@ class Sparse:
         return Sparse._ordered(rows[kept], columns[kept], self.values[kept], (size, size))
 
     def sums(self) -> Floats:
-        """(R,) `dense.sum(axis=1)` to the last bit: NumPy's order of sums counts the zeros, too.
+        """(R,) `dense.sum(axis=1)` to the last bit: NumPy's order of sums depends on zeros, too.
 
         >>> Sparse.of([[0, 0.5], [2, 1]]).sums()
         array([0.5, 3. ])

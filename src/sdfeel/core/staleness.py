@@ -14,7 +14,7 @@ Counter = Literal["global", "touched", "hearsay"]
 
 
 class Unheard(InputError):
-    """A scheme asks for something that nobody has kept."""
+    """A scheme asks for ages by hearsay, which nobody has kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ class Clocks:
 
     @property
     def hearsay(self) -> Ints:
-        """(D, D) `heard`, for those who need it."""
+        """(D, D) `heard`; raises Unheard if nobody has kept it."""
         if self.heard is None:
             raise Unheard(
                 "the scheme asks for ages by hearsay, but did not in its first round, so that "

@@ -22,7 +22,7 @@ SLACK = 1 + 1e-12  # a client that ends exactly at the deadline meets it
 
 
 class RoundPlan(NamedTuple):
-    """A round as it will be."""
+    """A round as planned, with what is done about late clients."""
 
     work: Work
     done: Ints  # (C,) steps that reach a server
@@ -69,7 +69,7 @@ class StragglerPolicy:
         here = np.zeros(len(done), dtype=bool)
         here[who] = _ends(cost, all_in)[who] <= self.seconds * SLACK
         if not here.any():
-            mix = undisturbed(mixed(np.zeros_like(done)))
+            mix = without_uploads(mixed(np.zeros_like(done)))
         elif self.policy == "drop-unbiased":
             mix = self._unbiased(cost, all_in, here)
         elif not here[who].all():
@@ -120,7 +120,7 @@ class StragglerPolicy:
     def _unbiased(self, cost: Cost, all_in: RoundPlan, here: Bools) -> Mix:
         """Everyone present counts by its weight over its chance of being present.
 
-        What is missing from a whole is the server's own model: only differences are divided.
+        Only differences from the server's own model are divided, so the weights need not sum to 1.
         """
         assert self.seconds is not None
         mix = all_in.mix
@@ -175,8 +175,8 @@ def _starts_at_home(round_: RoundPlan) -> bool:
     )
 
 
-def undisturbed(mix: Mix) -> Mix:
-    """Nobody's model arrived: servers may mix what they have, but nothing from shelves."""
+def without_uploads(mix: Mix) -> Mix:
+    """A mix for which no model arrived: servers mix what they have, but nothing from shelves."""
     shelved = any(
         dst >= 0 and (sources < 0).any() for stage in mix.stages for dst, sources, _ in stage
     )

@@ -21,8 +21,8 @@ CLOUD: tuple[Link, ...] = ("client-cloud",)
 class Tolerates:
     """For every option 'yes', 'ignored', or what the scheme needs instead, as half a sentence.
 
-    What follows from `links` need not be declared: nobody minds what happens to links that carry
-    nothing. `shares` means that the scheme itself divides a cell's bandwidth among its clients.
+    What follows from `links` need not be declared: options about links on which no model travels
+    are ignored. `shares` means that the scheme itself divides a cell's bandwidth among its clients.
     """
 
     links: tuple[Link, ...] = (*EDGE, "server-cloud", "client-cloud")  # that models travel on
@@ -58,7 +58,7 @@ class Tolerates:
         return "client-cloud" in self.links and "client-server" not in self.links
 
     def verdict(self, option: str) -> str:
-        """What becomes of one of OPTIONS.
+        """What the scheme does with one of OPTIONS.
 
         >>> Tolerates(CLOUD).verdict("mixing"), Tolerates(EDGE).verdict("mixing")
         ('ignored', 'yes')
@@ -79,7 +79,7 @@ class Only:
 
     @property
     def otherwise(self) -> str:
-        """Words for when it does not matter."""
+        """When the option does not matter, in words."""
         if self.key == SERVERS:
             return "with one edge server"
         if self.values == (None,):

@@ -1,10 +1,11 @@
 """Who is where, and who takes part: clients that move between servers, come and go.
 
-A pure function of rounds and seconds, read from a trace. The executor asks for it when a round
-begins; schemes see a network like any other. A client that moves belongs to its new server from the
-next round on, and its data count there: clusters' sizes and the servers' mixing follow. One that is
-away (not charging, say) does nothing, but its data still count where it is. A server without
-clients rests. When a client arrives, it continues as a copy of the nearest server that had clients.
+Where clients are is a pure function of rounds and seconds, read from a trace. When a round begins,
+the executor asks for it, and the scheme sees a network like any other. A client that moves belongs
+to its new server from the next round on, and its data count there: clusters' sizes and the servers'
+mixing follow. A client that is away (not charging, say) does nothing, but its data still count at
+its server. A server without clients rests. When a client arrives there, the server continues as a
+copy of the nearest server that had clients.
 """
 
 from collections.abc import Callable
@@ -26,16 +27,16 @@ NOWHERE, UNCHANGED = -1, -2
 
 @dataclass(frozen=True, eq=False)
 class Whereabouts:
-    """Events in chronological order; before the first of a client, it is at home and takes part."""
+    """Events in chronological order; before its first one, a client is at home and takes part."""
 
     when: Floats  # (E,) ascending
     who: Ints  # (E,) a client
     server: Ints  # (E,) where it is from then on: NOWHERE, or UNCHANGED
     there: Ints  # (E,) does it take part from then on: 1, 0 or UNCHANGED
     unit: Literal["round", "second"] = "second"
-    period: float | None = None  # after which it begins again; None: all stays as it is in the end
+    period: float | None = None  # after which the trace starts again; None: its last state stays
     rule: Rule = laplacian_weights  # how servers mix
-    moving: bool = True  # False: nobody changes its server, but whoever is nowhere is away
+    moving: bool = True  # False: no client changes its server, but one NOWHERE is away
     metres: Floats | None = None  # (E,) how far it is from its server; nan: as before
     lines: Ints | None = None  # (E,) where each event is in its file
 
@@ -89,7 +90,7 @@ def _network(net: Network, servers: bytes, present: bytes, rule: Rule) -> Networ
     stays = home == net.home
     if stays.all() and there[net.clients].all():
         return net
-    # One that is where it belongs may reach other servers, too.
+    # A client that is at its own server may reach other servers, too.
     reach = tuple(
         (own if same else (at,)) if takes_part else ()
         for own, at, same, takes_part in zip(
@@ -134,7 +135,7 @@ def handovers(before: Network, now: Network) -> int:
 
 
 def woken(before: Network, now: Network) -> dict[int, int]:
-    """Servers that had no clients and have some now, each with the one that it is to copy."""
+    """Servers that had no clients and have some now, each with the server that it copies."""
     if before is now:
         return {}
     came = np.flatnonzero((now.mass > 0) & (before.mass == 0)).tolist()

@@ -240,8 +240,8 @@ def tensor(value: Any, what: str) -> Tensor:
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """The same numbers as torch takes them: it knows neither other byte orders nor long doubles,
-    nor what runs backwards or may not be written."""
+    """The same numbers in a form that torch takes: in this machine's byte order, without long
+    doubles, neither backwards nor read-only."""
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         return array.astype(np.float64)
     kind = array.dtype.newbyteorder("=")

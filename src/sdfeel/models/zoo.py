@@ -130,7 +130,7 @@ NAMED = Kind("model", {name: card.build for name, card in MODELS.items()}, "sdfe
 def build(name: Any, shape: Shape, classes: int, seed: int, **options: Any) -> nn.Module:
     """The model called `name`, its weights drawn from `seed` alone.
 
-    A function that builds one will do, too, and so will a module, whose weights are as they are.
+    `name` may also be a function that builds a model, or a module, whose weights stay as they are.
 
     >>> sum(p.numel() for p in build("mnist-cnn", (1, 28, 28), 10, seed=0).parameters())
     21840

@@ -60,7 +60,7 @@ def scattered(clients: int, radius: float, draws: np.random.Generator) -> Floats
     return floats(np.sqrt(near**2 + (radius**2 - near**2) * draws.random(clients)))
 
 
-REMEMBERED = 1024  # rounds: lanes are in different ones
+REMEMBERED = 1024  # rounds whose draws are kept, since lanes are in different rounds
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +71,7 @@ class Fading:
     g(k+1) = r g(k) + sqrt(1 - r^2) n: Nakagami-m fading with mean 1. m = 1 is Rayleigh's.
     """
 
-    client_rates: Floats  # (C,) rates without fading, over their kind of link's
+    client_rates: Floats  # (C,) rates without fading, as multiples of their link's
     snr: Floats  # (C,) mean signal to noise
     m: float = 1.0
     correlation: float = 0.0  # r, from one round to the next
@@ -153,7 +153,7 @@ class Moving:
         return self._rates(snr), snr
 
     def chance(self, needed: Floats) -> Floats:
-        """The share of the time; where a trace does not begin again, its end lasts as long."""
+        """The share of the time; if a trace does not repeat, its end lasts as long as the rest."""
         begins = np.unique([0.0, *self.trace.when])
         whole = 2 * begins[-1] if self.trace.period is None else self.trace.period
         lasts = np.diff([*begins, whole if whole > begins[-1] else begins[-1] + 1.0])
@@ -168,7 +168,7 @@ class Moving:
         return at_least(least, self.fading.m)
 
     def _snr(self, number: float, seconds: float) -> Floats:
-        """(C,) without fading."""
+        """(C,) signal to noise without fading."""
         metres = self.trace.distances(self.first, number, seconds)
         return self.cell.snr(np.maximum(metres, NEAREST))
 
@@ -180,7 +180,7 @@ class Moving:
 class Trace:
     """Recorded rates, a row per round or from given seconds on; after the last it starts again."""
 
-    client_rates: Floats  # (T, C) rates over their kind of link's
+    client_rates: Floats  # (T, C) rates, as multiples of their link's
     nominal: float  # bits per second that `client_rates` are multiples of
     bandwidth_hz: float
     seconds: Floats | None = None  # (T,) when each row begins; None: a row per round
@@ -190,7 +190,7 @@ class Trace:
         return rates, snr_of(rates * self.nominal, self.bandwidth_hz)
 
     def chance(self, needed: Floats) -> Floats:
-        """The share of the rows, or of the time, in which it was so."""
+        """The share of the rows, or of the time, with such a rate."""
         lasts = np.ones(len(self.client_rates)) if self.seconds is None else np.diff(self._edges())
         return floats(np.average(self.client_rates >= needed, axis=0, weights=lasts))
 

@@ -36,7 +36,7 @@ PRESETS = {
     "paper-literal": Reading("one", 1.0, "batch"),
     # An iteration is a pass over the client's data: the reading that fits the paper's statements.
     "paper-epoch": Reading("all", 1.0, "epoch"),
-    # What happens: all samples of a batch, forwards and backwards, and models that come down.
+    # What really happens: all samples of a batch, forwards and backwards, and models sent down.
     "deployed": Reading("batch", 3.0, "batch", downlink=True, calls=True, holds=True),
 }
 

@@ -156,7 +156,7 @@ PLAIN = (str, int, float, bool, type(None))
 
 
 def described(given: Any) -> Any:
-    """The name and options of a scheme that was given itself; anything else as it is.
+    """A scheme, however it was given, as its name and options; anything else as it is.
 
     >>> described(SDFeel(alpha=3))["name"], described(SDFeel(alpha=3))["alpha"]
     ('sd-feel', 3)
@@ -195,10 +195,10 @@ def has_lanes(scheme: Scheme, net: Network) -> bool:
 
 
 def trained_as(name: str, options: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Another scheme that computes the same models, where there is one that stands for both.
+    """The scheme that stands for all that compute the same models, so that one run is enough.
 
-    A cloud that averages the edge servers after every averaging of theirs might as well average
-    the clients.
+    A cloud that averages the edge servers after each of their averagings might as well average the
+    clients.
 
     >>> trained_as("fedavg", {"tau1": 5})
     ('hierfavg', {'tau1': 5, 'tau2': 1})

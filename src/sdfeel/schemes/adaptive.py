@@ -18,11 +18,11 @@ from sdfeel.core.tolerance import AMONG_SERVERS, EDGE, IGNORED, Tolerates
 
 GROWTH = 10  # factor by which the number of steps may grow from one round to the next
 FLAT = 1e-5  # a smaller smoothness is taken as this one
-MOST = 20  # exchanges
+MOST = 20  # exchanges in one meeting, at most
 RECENT = 0.2  # how much the newest round counts for the usual number of exchanges
 
-NEWEST = Shelf("newest", "server")  # what the round started from, until clients told its loss
-BEST = Shelf("best", "server", returned=True)  # of those whose loss is known, the lowest
+NEWEST = Shelf("newest", "server")  # the round's start, until its loss is known
+BEST = Shelf("best", "server", returned=True)  # of known losses, the lowest
 GOING_ON, LAST_TRAINING, LAST_LOSS = 0, 1, 2  # once the budget ends, two more rounds
 
 
@@ -71,7 +71,7 @@ class Adaptive:
 
     def work(self, view: View) -> Work:
         tau, _ = self._choice(view)
-        # Reported when the next round ends, for the round after that.
+        # Clients report it when the next round ends, and the round after that uses it.
         asked = (view.k + 2) % self.every == 0 or _stage(view) == LAST_TRAINING
         # Every client has been sent the best models, and has kept its own.
         return Work(broadcast(view.net), tau, measure=asked, compare=_known(view.net, BEST))
@@ -101,7 +101,7 @@ class Adaptive:
         )
 
     def _stages(self, view: View, alpha: int) -> tuple[Mixing, ...]:
-        """What the round started from is kept if its loss is the lowest; then servers mix."""
+        """The model at the round's start is kept if its loss is the lowest; then servers mix."""
         net, seen = view.net, view.measured
         better = seen is not None and seen.loss < seen.compared
         kept = (_copied(net, BEST, NEWEST),) if better else ()
@@ -127,10 +127,10 @@ class Adaptive:
         return chosen, alpha
 
     def _ending(self, view: View, tau: int, alpha: int, spent: float) -> tuple[int, int]:
-        """Where the run is after this round, and the steps of the next one.
+        """The stage of the run after this round, and the steps of the next round.
 
-        The last round that counts is cut so that a step and an averaging remain: in these, clients
-        report the loss of the model that it led to.
+        The last training round is shortened to leave time for one more step and averaging, in which
+        clients report the loss of the model that it led to.
         """
         one, step, sending = _prices(view)
         stage = _stage(view)
@@ -169,7 +169,7 @@ def _copied(net: Network, to: Shelf, of: Shelf | None = None) -> Mixing:
 
 @lru_cache(maxsize=16)
 def _known(net: Network, shelf: Shelf) -> Mixing:
-    """Every client's own server's row of a shelf."""
+    """For every client, its own server's row of a shelf."""
     return average(net.clients, net.shelf(shelf.name)[net.home[net.clients]])
 
 

@@ -1,4 +1,4 @@
-"""What the methods that cancel drift have in common: variates, directions, and the shift they make.
+"""What the methods that cancel drift share: variates, directions, and the shift between them.
 
 A client's variate is the mean gradient of its last round. A server's direction is the one that its
 clients should follow. Each client adds the difference to every local gradient, so that clients with
@@ -88,38 +88,39 @@ def learned(net: Network, who: Ints, scale: Floats, via: Link) -> Mixing:
 
 
 def per_gradient(view: View, who: Ints, steps: Ints) -> Floats:
-    """(R,) what turns the update of each of `who` after this many steps into its mean gradient."""
+    """(R,) the factor that turns each update, of so many steps, into its mean gradient."""
     local = view.local
     gradients = local.gradients(steps, view.net.samples[who])
     return floats(1 / (local.rate * norm(gradients, local)))
 
 
 def per_round(view: View, steps: int, ago: int = 0) -> float:
-    """What turns a cluster's move in a round of `steps` steps into a gradient, the same for all.
+    """The factor that turns a cluster's move in a round of `steps` steps into a gradient.
 
-    The round is this one, or that many rounds `ago`, when the learning rate may have been another.
+    All clusters share it. The round is this one, or the one so many rounds `ago`, when the learning
+    rate may have been different.
     """
     if ago and view.local.schedule is not None:
-        view = view.seen(local=view.local.again(view.k - ago, steps))
+        view = view.changed(local=view.local.in_another_round(view.k - ago, steps))
     net, who = view.net, view.net.clients
     scale = 1 / per_gradient(view, who, np.full(len(who), steps))
     return float(net.samples[who].sum() / dot(net.samples[who], scale))
 
 
 def per_meeting(view: View, steps: int, rounds: int) -> float:
-    """The same for its move in all `rounds` rounds since the servers last met, with this one."""
+    """The same for a move in all `rounds` rounds since the servers last met, this one included."""
     if view.local.schedule is None:
         return per_round(view, steps) / rounds
     return 1 / sum(1 / per_round(view, steps, ago) for ago in range(rounds))
 
 
 def since_met(view: View, tau2: int) -> int:
-    """Rounds since the servers last met in the cloud, which may have been away, with this one."""
+    """Rounds since the servers last met in the cloud, if it was not away; this one included."""
     return int(view.memory.get("since", view.k % tau2)) + 1
 
 
 def counting(mix: Mix, view: View, tau2: int, meets: bool) -> Mix:
-    """The same, remembering how long ago the servers met where the cloud was away since then."""
+    """The same; if the cloud was away, it remembers how long ago the servers met."""
     rounds = 0 if meets and view.cloud else since_met(view, tau2)
     usual = (view.k + 1) % tau2
     return mix if rounds == usual else replace(mix, memory={"since": floats(rounds)})
@@ -132,11 +133,10 @@ def calm_gossip(net: Network, hops: int) -> Mixing:
 
 
 def corrected(name: str, view: View, work: Work, trust: float, by: Mixing | None = None) -> Work:
-    """The same work with corrected steps: by direction - variate, or what `by` says.
+    """The same work with corrected steps: by direction - variate, or by what `by` says.
 
-    `name` is the scheme's, for refusals.
-
-    No correction moves a client further than the share `trust` of its model's length.
+    No correction moves a client further than the share `trust` of its model's length. `name` is the
+    scheme's, for refusals.
     """
     _check(name, view.local)
     who = work.down.rows
@@ -149,7 +149,7 @@ def corrected(name: str, view: View, work: Work, trust: float, by: Mixing | None
 
 
 def check_trust(trust: float) -> None:
-    """Refuse a trust that no correction could use."""
+    """Refuse a trust below 0, or one that is not a number."""
     if not trust >= 0:
         raise InputError(
             f"scheme.trust must be at least 0, got {trust:g}: 0 trusts corrections of any length"
@@ -167,7 +167,7 @@ def _check(name: str, local: Local) -> None:
 
 @dataclass(frozen=True)
 class Tracking(Gossiping):
-    """SD-FEEL with corrected clients, whose servers gossip: what such schemes share."""
+    """What the schemes share that are SD-FEEL with corrected clients."""
 
     facts: ClassVar[Facts] = Facts(True, False, "low", True, True, True)
     tolerates: ClassVar[Tolerates] = TRACKING

@@ -72,17 +72,17 @@ def corrected(net: Network) -> tuple[Mixing, Mixing]:
 
 
 def check_mutual(name: str, net: Network) -> None:
-    """Refuse weights of one's own that are not the same both ways, up to the servers' data.
+    """Refuse a user's weights unless servers weight each other in proportion to their data.
 
-    Models would go round in circles then, and corrections by what mixing did to them would grow.
-    `name` is the scheme's.
+    Otherwise models would go round in circles, and corrections by what mixing did to them would
+    grow. `name` is the scheme's.
     """
-    if net.weights is None:  # the paper's are
+    if net.weights is None:  # the paper's weights are mutual
         return
     to, of = net.weights.rows, net.weights.columns
     there = net.mass[to] * net.weights.values
     back = net.mass[of] * net.weights.get(of, to)
-    wrong = np.abs(there - back) > 1e-6  # as exact as a matrix must keep the mean
+    wrong = np.abs(there - back) > 1e-6  # as exactly as a matrix must keep the mean
     if wrong.any():
         a, b = (int(each[wrong.argmax()]) for each in (to, of))
         raise InputError(
@@ -96,8 +96,9 @@ def check_mutual(name: str, net: Network) -> None:
 def damped(weights: Floats) -> Floats:
     """The same mixing, made lazy where some models would oscillate too much.
 
-    On the border itself they never stop, on whichever side rounding puts them: a ring of 4 is on
-    it, and so are all graphs of two groups of equal size that are linked to all of the other.
+    Exactly on the border, they oscillate for ever, and rounding would decide what is done. A ring
+    of 4 is there, and so is every graph of two equally large groups whose servers are linked to all
+    servers of the other group.
 
     >>> damped(np.array([[0.0, 1.0], [1.0, 0.0]]))
     array([[0.5, 0.5],

@@ -25,9 +25,9 @@ LANES = "gives every client a lane of its own, which would stand still"
 
 @dataclass(frozen=True)
 class OneByOne:
-    """Clients work with the cloud one by one, and none waits for another: what such schemes share.
+    """What the schemes share in which clients report to the cloud one by one and never wait.
 
-    Each client has a lane of its own. What it sends counts less, the older it is.
+    Each client has a lane of its own. The older what it sends is, the less it counts.
     """
 
     repeats: ClassVar[bool] = True  # a client sends its model, and that is all
@@ -60,7 +60,7 @@ class OneByOne:
         return found
 
     def client(self, view: View) -> Ints:
-        """(1,) whose lane it is."""
+        """(1,) the client whose lane this is."""
         return view.net.clients[[view.lane_number]]
 
     def counts(self, age: int) -> Floats:

@@ -1,4 +1,4 @@
-"""FedBuff: the cloud collects updates in a buffer and takes a step whenever that is full.
+"""FedBuff: the cloud collects updates in a buffer and takes a step whenever it is full.
 
 Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", 2022.
 """

@@ -112,7 +112,7 @@ class FedCS:
     def _soonest(self, view: View, busy: Floats, sending: Floats) -> float:
         """Seconds that the fastest client takes at the least: channels may become better."""
         if view.net.sizes is not None:
-            return 0.0  # whoever is away may be faster
+            return 0.0  # clients that are away may be faster
         needs = busy if view.link_times.vary else busy + sending
         return float(needs[view.net.clients].min())
 
@@ -130,7 +130,7 @@ def in_turn(busy: Floats, sending: Floats, limit: float) -> Floats:
         longer = np.where(left, sending + np.maximum(busy - now, 0.0), np.inf)
         best = int(longer.argmin())
         now += float(longer[best])
-        if now > limit:  # and so would everybody else
+        if now > limit:  # everybody else would end later still
             break
         ends[best], left[best] = now, False
     return floats(ends)

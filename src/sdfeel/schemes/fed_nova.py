@@ -91,9 +91,9 @@ def _check(local: Local) -> None:
 
 
 def norm(steps: Ints, local: Local) -> Floats:
-    """How many gradients an update of this many steps holds: each step, without momentum or pull.
+    """How many gradients an update of so many steps contains: one each without momentum or pull.
 
-    It is how far the steps lead where the gradient is 1 everywhere, over the learning rate.
+    It is how far the steps lead where the gradient is 1 everywhere, divided by the learning rate.
 
     >>> norm(np.array([1, 3]), Local())
     array([1., 3.])

@@ -87,7 +87,7 @@ class FedSA:
         again[who] = self._cycle(view)[who]
         missed = _missed(view)
         missed[who] = 0
-        silent = first[done[first] == 0]  # begins anew, and later each time: others get the places
+        silent = first[done[first] == 0]  # start again and wait longer; others get their places
         missed[silent] = np.minimum(missed[silent] + 1, MOST_MISSED)
         again[silent] = self._cycle(view)[silent] * 2.0 ** missed[silent]
         joined = self._joined(view)
@@ -112,8 +112,8 @@ class FedSA:
         """(C,) seconds until each client's model arrives, if channels stay as they are now."""
         if "left" not in view.memory:
             return self._cycle(view)
-        now = _sending(view)  # version 0.1 did not remember it
-        slower = now - view.memory.get("sending", now)  # than when it was last asked
+        now = _sending(view)
+        slower = now - view.memory.get("sending", now)  # than in the last round; 0.1 kept no times
         return np.maximum(view.memory["left"] + slower, 0.0)
 
     def _first(self, view: View) -> tuple[Ints, Floats, float]:
@@ -177,9 +177,9 @@ def best_quota(cycles: bytes, shares: bytes) -> int:
 
 
 def slowness(cycle: Floats, share: Floats, quota: int) -> float:
-    """Seconds that a unit of progress takes with this quota, as training would go.
+    """Seconds that a unit of progress takes with this quota, in the long run.
 
-    A round takes in models of a share p of the data, which began a rounds before. If the distance
+    A round takes in models of a share p of the data, which began `a` rounds before. If the distance
     to the optimum shrinks as V_t = (1 - p) V_(t-1) + p (1 - e) V_(t-1-a), where e is what local
     training gains, it shrinks by e p / (1 + p a) in a round to first order in e: a unit takes
     1 / p + a rounds.

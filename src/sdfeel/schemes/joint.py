@@ -84,8 +84,8 @@ class JointScheduling:
         )
 
     def _still_waiting(self, view: View, done: Ints) -> Floats:
-        """(C,) the same after this round. Who was asked and came too late waits a round longer than
-        those that came: if it came first again and again, nobody would ever be in time."""
+        """(C,) `_waited` after this round. A client that was asked and came too late queues behind
+        those that came: if it were first again and again, nobody might ever be in time."""
         waited = self._waited(view) + 1
         waited[self.work(view).down.rows] = -1.0
         waited[done > 0] = 0.0
@@ -125,8 +125,8 @@ def progress(count: int, total: int, divergence: float) -> float:
     """A lower bound on what a round with `count` of `total` clients gains; 1 with all of them.
 
     The mean of `count` models drawn from `total` is sqrt((total - count) / (count (total - 1)))
-    times as far from the mean of all as one model is; a loss that is no steeper than a constant
-    undoes that much of the round's progress, `divergence` of it for a single client.
+    times as far from the mean of all as one model is. Where the loss is no steeper than a constant,
+    that undoes progress in proportion: the share `divergence` of it with a single client.
 
     >>> [round(progress(count, 5, 0.5), 3) for count in (1, 2, 5)]
     [0.5, 0.694, 1.0]

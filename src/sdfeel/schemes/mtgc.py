@@ -63,7 +63,7 @@ def met(view: View, meeting: Mixing, tau1: int, rounds: int) -> tuple[Mixing, ..
     """
     net = view.net
     if len(net.present) == 1:
-        return (meeting,)  # nobody differs from it, but its model travels as in hierfavg
+        return (meeting,)  # nothing to correct, but the model travels as in hierfavg
     scale = per_meeting(view, tau1, rounds)
     before, ways = net.shelf(BEFORE.name).tolist(), net.shelf(DIRECTION.name).tolist()
     keep = of_rows({before[d]: {d: 1.0} for d in net.servers})

@@ -106,7 +106,7 @@ class Guarded(Around):
 def _judged(up: Mixing, net: Network, rule: Rule, votes: Votes) -> Mixing:
     """Clients' messages under a rule: each has one vote, or votes by its examples.
 
-    What a scheme does to the scale of a message stays; what it counts for is its vote alone.
+    The scheme still scales messages as it did, but how much each counts is its vote alone.
     """
     if (up.sources < 0).any() or (net.holder(up.rows) < 0).any():
         raise InputError(
@@ -128,7 +128,7 @@ def _judged(up: Mixing, net: Network, rule: Rule, votes: Votes) -> Mixing:
 
 @lru_cache(maxsize=256)
 def _between(stage: Mixing, rule: Rule) -> Mixing:
-    """A stage under a rule, if models cross links in it, each to one that judges it."""
+    """A stage under a rule, if its models go straight to the servers that judge them."""
     if stage.via != "server-server" or stage.relay is not None or not stage.crossings:
         return stage
     if (stage.rows < 0).any() or (stage.sources < 0).any():

@@ -1,8 +1,8 @@
 """Client sampling: who takes part in a round, around any scheme whose servers wait for clients.
 
-Every server draws among the clients that are its own and there, without replacement, each of them
-as likely as any other. The draw is addressed by the server and its round, so everybody who knows
-the run's seed gets the same one: the simulator, and every node of a deployment.
+Every server draws among its own clients that are there, without replacement and all with the same
+chance. The draw is addressed by the server and its round, so everybody who knows the run's seed
+gets the same one: the simulator, and every node of a deployment.
 
 McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data", 2017
 (a fraction of the clients); Liu et al., "Client-Edge-Cloud Hierarchical Federated Learning", 2020,
@@ -47,7 +47,7 @@ class Sampling:
 
     @property
     def key(self) -> str:
-        """The key that asks for it."""
+        """The experiment's key that sets it."""
         return "sampling.share" if self.clients is None else "sampling.clients"
 
     @property
@@ -71,8 +71,8 @@ class Sampling:
 class Drawing(Around):
     """A scheme whose servers train with some of their clients in each round.
 
-    The scheme sees whom they have drawn (`View.drawn`). Whatever it says, nobody else computes or
-    sends; those who do count in proportion, as if the others were not there.
+    The scheme sees which clients are drawn (`View.drawn`). Whatever it says, no other client
+    computes or sends, and those that do are weighted as if the others did not exist.
     """
 
     sampling: Sampling
@@ -112,7 +112,7 @@ def _drawn(net: Network, lane: Lane, sampling: Sampling, seed: int, k: int) -> I
 
 
 def sampled(scheme: Scheme, sampling: Sampling) -> Scheme:
-    """A scheme with such draws; the scheme itself if everybody takes part."""
+    """A scheme that draws its clients; the scheme itself if everybody takes part."""
     if sampling.everybody:
         return scheme
     own = getattr(scheme, "participants", None)

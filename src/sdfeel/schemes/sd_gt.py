@@ -44,7 +44,7 @@ class SDGT(Tracking):
     tolerates: ClassVar[Tolerates] = replace(
         GATHERED,
         links=(*EDGE, "server-cloud"),
-        cloud_server=IGNORED,  # what it brings to the cloud is not one mean for all
+        cloud_server=IGNORED,  # the cloud computes a mean per subnet, not one for all
     )
     called: ClassVar[str] = "sd-gt"
     shelves: ClassVar[tuple[Shelf, ...]] = (VARIATE, DIRECTION, BETWEEN, PASSED, BEFORE)
@@ -57,7 +57,7 @@ class SDGT(Tracking):
         at_least("scheme.subnets", self.subnets, 1)
 
     def adapt(self, net: Network) -> Network:
-        if self.subnets > 1:  # what is cut out of a matrix keeps the mean only if it is mutual
+        if self.subnets > 1:  # a part of a matrix keeps the mean only if its weights are mutual
             check_mutual(self.called, net)
         return super().adapt(net)
 

@@ -1,4 +1,4 @@
-"""Servers that do not just take over what mixing gives them, but step towards it.
+"""Servers that do not just take the model that mixing gives them, but step towards it.
 
 A round's pseudo-gradient is the model that the servers' last meeting left minus the one that this
 meeting gives. What a step remembers lies on shelves of the server, and costs no message.
@@ -24,7 +24,7 @@ from sdfeel.core.scheme import Around, Mix, Scheme, View, innermost, terms
 from sdfeel.schemes.lazy_mixing import calm
 
 Kind = Literal["momentum", "adam", "yogi", "adagrad", "quasi-global"]
-# In this order a step's terms come as `Scaled` wants them.
+# This order of shelves gives a step's terms the order that `Scaled` expects.
 BEFORE = Shelf("server.before", "server")
 FIRST = Shelf("server.first", "server", start="zero")
 SECOND = Shelf("server.second", "server", start="zero")
@@ -92,7 +92,7 @@ class Stepped(Around):
     def mix(self, view: View, done: Ints) -> Mix:
         mix, net = self.inner.mix(view, done), view.net
         if len(net.servers) > 1 and not any(stage.crossings for stage in mix.stages):
-            return mix  # a server's step is for what all of them have agreed on
+            return mix  # servers step only after they have exchanged models
         there = np.unique(net.home[net.clients]).tolist()  # one that is away keeps what it has
         rows = {int(net.trained[d]): d for d in there}
         if self.step.optimizer == "quasi-global":
@@ -107,9 +107,9 @@ class Stepped(Around):
 def _steps(
     step: ServerStep, net: Network, rows: dict[int, int], before: list[int]
 ) -> tuple[Mixing, ...]:
-    """From `before` a step towards each of `rows`, which it replaces. {row: server}"""
+    """A step from `before` towards each row of `rows` {row: server}; it replaces the row."""
     first = net.shelf(FIRST.name).tolist()
-    # Where `before` is a shelf, it is what the step leads to, for the next round.
+    # If `before` is a shelf, it takes the result of the step, too, for the next round.
     both = {
         row: d for now, d in rows.items() for row in ((now, before[d]) if before[d] < 0 else (now,))
     }
@@ -159,5 +159,5 @@ def _between(name: str, value: float) -> None:
 
 
 def stepped(scheme: Scheme, step: ServerStep) -> Scheme:
-    """A scheme around which servers take such steps."""
+    """The scheme with servers that take such steps."""
     return Stepped(scheme, step)

@@ -46,7 +46,7 @@ class Ahead:
         self._workers: int = getattr(engine, "workers", 1)
         self._ready: dict[Key, tuple[Task, Tensor]] = {}
         self._expected: list[tuple[Key, Task]] = []  # still to come from `_models`, last one first
-        self._pending: set[Key] = set()  # the same
+        self._pending: set[Key] = set()  # their keys
         self._models: Iterator[Tensor] = iter(())
 
     def train(self, lane: int, tasks: Sequence[Task], coming: Coming) -> Iterator[Tensor]:
@@ -59,7 +59,7 @@ class Ahead:
             if found is None:
                 self._begin(lane, tasks[n:], coming)
                 found = self._found(lane, task)
-            if found is None:  # it failed while all were collected: let it say so
+            if found is None:  # it failed while others were collected: let it raise its error
                 yield from self._engine.train([task])
             else:
                 yield found
@@ -99,12 +99,12 @@ class Ahead:
                 self._expected, self._pending = [], set()
                 if key == until:
                     raise
-                return  # not the fault of whoever asks now; it will come up again
+                return  # not an error of the lane that asks now: its own will raise it
             self._expected.pop()
             self._pending.remove(key)
             if not self._expected:
                 with suppress(StopIteration):
-                    next(self._models)  # it has nothing more, and may tidy up
+                    next(self._models)  # let it end, so that it tidies up
             if key == until:
                 return
 

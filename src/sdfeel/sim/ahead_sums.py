@@ -21,7 +21,7 @@ from sdfeel.engine.tasks import Crowd, Folding, InTraining, crowd_of, plain
 from sdfeel.sim.state import LaneState
 
 EACH_WORKER = 32  # models of a batch, for each worker
-LEFT = 1 / 3  # of the models ahead: when the next batch begins, so that no core waits for it
+LEFT = 1 / 3  # of the models ahead: then the next batch begins, before any core has to wait
 ROOM_BYTES = 256e6  # of the sums of a batch, at most
 NOTHING = np.zeros(1, dtype=np.int64)
 
@@ -92,7 +92,7 @@ class AheadSums:
         # An engine that trains beside what it is asked has work for its threads at all times.
         self._open: bool = getattr(engine, "trains_beside", False)
         self._places: dict[int, Place] = {}  # by lane
-        self._ahead = self._full = 0  # tasks of these lanes: now, and when most of them were
+        self._ahead = self._full = 0  # tasks of these lanes: now, and at most so far
         self._batches: list[Batch] = []  # those whose memory is in use, the oldest first
         self._rooms: list[Floats] = []  # memory for sums that is free: new pages cost time
         self._given_up = False
@@ -101,7 +101,7 @@ class AheadSums:
     def sums(
         self, lane: LaneState, work: Work, mix: Mix, taken: Ints, coming: Coming
     ) -> Sequence[Tensor] | None:
-        """(R, P) what the lane's clients make of `mix.up`; None: not to be had ahead."""
+        """(R, P) the lane's sums for `mix.up`; None if they cannot be made ahead."""
         begun = lane.begun
         if self._given_up or begun is None or lane.base is None:
             return None
@@ -132,7 +132,7 @@ class AheadSums:
         self._places.clear()
         self._ahead = 0
         while self._batches:
-            self._batches.pop(0)  # those behind it wait for its threads
+            self._batches.pop(0)  # the oldest first: later ones wait for its threads
 
     def _as_begun(self, lane: LaneState, mix: Mix, begun: Begun) -> bool:
         """Does the round end as it began, and is it plain?"""
@@ -196,7 +196,7 @@ class AheadSums:
             batch = self._batches.pop(0)
             try:
                 batch.fold(batch.count)
-            except SdfeelError:  # of a lane that will ask again, and be told
+            except SdfeelError:  # its lane will ask again, and gets the error then
                 self._forget()
                 return
             for place in self._places.values():

@@ -1,8 +1,8 @@
 """Asynchronous servers wait for one another, as deployed ones do (`latency.holds`).
 
-Whoever ends a round takes itself and its neighbours in ascending order. It reads each model as soon
-as it has that server, and keeps its neighbours until they have its own model. So exchanges that
-share a server come one after the other, in the order in which they could have ended.
+A server that ends a round locks itself and its neighbours, in ascending order. It reads each model
+as soon as it has locked that server, and holds its neighbours until they have its own model. So
+exchanges that share a server come one after the other, in the order in which they could have ended.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ Asked = Callable[[LaneState], Begun]
 
 
 def take_turns(queue: Queue, lanes: Sequence[LaneState], begun: Asked) -> None:
-    """Until the exchange that ends next has had its turn, which may delay it."""
+    """Give exchanges their turns, which may delay them, until the next to end has had its own."""
     while len(lanes) > 1 and queue[0][1].held is None:
         each = queue[0][1]
         each.held = _held_up(each, lanes, begun)

@@ -51,7 +51,7 @@ class Simulation:
         packing: Packing | None = None,  # None: models are sent as they are
         stays: Tensor | None = None,  # (S,) what stays with each client, at first
         budget: Budget | None = None,  # None: nothing is promised about privacy
-        average: float = 0.0,  # how much of a running average of models is kept in each round
+        average: float = 0.0,  # share of the running average of models that each round keeps
         attack: Attack | None = None,  # which servers lie; clients do in the engine
     ) -> None:
         self.decisions, self.engine, self._stays = decisions, engine, stays
@@ -103,11 +103,11 @@ class Simulation:
             done = self._finish(each)
             heapreplace(self._next, (each.order, each))
             if self._average:
-                self._remember()
+                self._update_average()
             return done
 
     def finish(self, number: int, seconds: float) -> Round:
-        """Finish the round of a lane, though it may not be the next: what a record says."""
+        """Finish a lane's round at `seconds`, even if it is not the next: to follow a record."""
         each = self.state.lanes[number]
         each.ends = seconds
         with one_thread():
@@ -116,7 +116,7 @@ class Simulation:
         return done
 
     def decide_by(self, decisions: Decisions) -> None:
-        """Let the rounds in progress, and all later ones, be decided otherwise."""
+        """Use these decisions for the rounds in progress and all later ones."""
         self.decisions = decisions
         for each in self.state.lanes:
             each.begun = each.tasks = None
@@ -138,8 +138,8 @@ class Simulation:
             take_turns(self._next, self.state.lanes, self._begun)
         return self._next[0][1]
 
-    def _remember(self) -> None:
-        """Add the newest model to the running average, which is short at first."""
+    def _update_average(self) -> None:
+        """Add the newest model to the running average, which spans few rounds at first."""
         newest, before, number = self._newest(), self.state.average, self.state.number
         kept = min(self._average, number / (9 + number))
         terms = [] if before is None else [(kept, before), (1 - kept, newest)]
@@ -168,13 +168,13 @@ class Simulation:
         return lambda client: torch.cat([model, self.state.own.get(client, stays)])
 
     def distances(self) -> Floats:
-        """(D,) how far each server's model is from their mean."""
+        """(D,) how far each server's model is from the mean of all."""
         servers = self.state.servers
         middle = mean(self.net.mass.tolist(), servers)
         return floats((servers - middle).double().norm(dim=1).numpy())
 
     def spread(self) -> float:
-        """How far the servers' models are from their mean: a weighted root mean square."""
+        """How far the servers' models are from their mean: the weighted root mean square."""
         return float(np.sqrt(self.net.mass @ self.distances() ** 2))
 
     def epsilons(self) -> dict[str, float]:
@@ -205,7 +205,7 @@ class Simulation:
             each.base = self.state.rows.taken(each.sources)
 
     def _wake(self, before: Network, now: Network) -> None:
-        """Servers to which clients have come continue as copies of servers that had some."""
+        """Servers to which the first clients have come continue as copies of servers with some."""
         models = self.state.rows
         for server, source in woken(before, now).items():
             shelves = [now.shelf(each.name) for each in now.shelves if each.per == "server"]
@@ -298,7 +298,7 @@ class Simulation:
         )
 
     def _spend(self, work: Work, up: Mixing, k: int) -> None:
-        """Count what a round tells about clients, or about their examples."""
+        """Count what a round reveals about clients, or about their examples."""
         if self.budget is None:
             return
         decisions, clients = self.decisions.at(k), len(self.state.taken)
@@ -315,10 +315,10 @@ class Simulation:
     def _exchanges(self, mix: Mix, began: Mapping[int, Tensor]) -> tuple[int, ...]:
         """Mix the servers, stage by stage; return those that took part in an exchange.
 
-        Servers that lie do so about what they `began` the round with.
+        `began`: the models with which lying servers began the round, which their lies need.
         """
         met: set[int] = set()
-        hop = 0  # of all stages: every message has an address of its own
+        hop = 0  # counted over all stages: every message has an address of its own
         for stage in mix.stages:
             for _ in range(stage.hops):
                 if not self._mixed_at_once(stage):
@@ -329,7 +329,7 @@ class Simulation:
         return tuple(sorted(met))
 
     def _mixed_at_once(self, mixing: Mixing) -> bool:
-        """Mix where the models are, if nothing happens to them on their way; the same bits."""
+        """Mix in place if all models travel unchanged (the same bits); False if they do not."""
         as_they_are = self._liars is None and self.state.public is None
         compiled = self._compiled if as_they_are else None
         return compiled is not None and self.state.rows.mix(mixing, compiled)
@@ -372,9 +372,9 @@ class Simulation:
         return crew
 
     def _up(self, decided: Begun, each: LaneState) -> dict[int, Tensor]:
-        """Clients train, one block after another, and fold into their servers' sums.
+        """Clients train, one block after another, and are added to their servers' sums.
 
-        Their models are returned if the round is measured.
+        Returns their models if the round is measured.
         """
         state, work, mix = self.state, decided.work, decided.mix
         found = self._folded(decided, each)
@@ -385,9 +385,8 @@ class Simulation:
         sums = Sums(len(mix.up.rows), state.servers)
         takers = takers_of(mix)
         came: dict[int, Tensor] = {}  # models that a rule needs side by side
-        for source in sorted(
-            row for row in takers if row < 0
-        ):  # rows that are already where they go
+        shelved = sorted(row for row in takers if row < 0)  # which their takers hold already
+        for source in shelved:
             for index, weight in takers[source]:
                 sums.add(index, weight, state.rows[source])
         # Late clients have trained in vain, which need not be computed.
@@ -395,7 +394,7 @@ class Simulation:
         tasks = [task for task in self._tasks(work, done, each) if task.client in takers]
         ended: dict[int, Tensor] = {}
         secret = None if self._packing is None else self._packing.sums
-        totals: dict[int, Tensor] = {}  # of integers, where servers see nothing else
+        totals: dict[int, Tensor] = {}  # masked sums, of integers; servers see nothing else
         for task, trained in zip(tasks, self._trained(each, tasks), strict=True):
             if self._stays is not None:
                 state.own[task.client] = trained[len(task.start) :].clone()
@@ -436,7 +435,7 @@ class Simulation:
         return ended
 
     def _folded(self, decided: Begun, each: LaneState) -> Tensor | Sequence[Tensor] | None:
-        """(R, P) what reaches `mix.up.rows`, if the engine adds it up: the same as one by one."""
+        """(R, P) the sums for `mix.up.rows` if the engine can make them, with the same bits."""
         state, work, mix = self.state, decided.work, decided.mix
         sent = self._packing is None or not (self._packing.up or self._packing.sums)  # as they are
         if self._folding is None or self._ahead_sums is None or not sent or self._stays is not None:
@@ -458,7 +457,7 @@ class Simulation:
         return self._ahead.train(each.number, tasks, self._coming)
 
     def _coming(self, count: int) -> Iterator[tuple[int, list[Task]]]:
-        """The lanes whose rounds end next, and what they train; at least `count`, if there are."""
+        """The `count` lanes whose rounds end next, and what each of them trains."""
         for _, each in islice(in_order(self._next), count):
             begun = self._begun(each)
             who = set(begun.mix.up.sources.tolist())

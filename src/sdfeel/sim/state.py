@@ -22,7 +22,7 @@ from sdfeel.engine.combine import combined, first_alike
 from sdfeel.engine.native.rows import NativeRows
 
 UNIT = 1 << 1074  # how often the smallest float fits into 1
-FEW = 64  # models that are mixed in one call, where it can be
+FEW = 64  # rows or sources that one call of compiled code mixes, at most
 
 
 @dataclass(eq=False)
@@ -91,7 +91,7 @@ class ModelRows:
         if len(rows) == 1:
             self._put(rows[0], values[0])
             return
-        joined = isinstance(values, Tensor)  # a row that is kept would keep all the others
+        joined = isinstance(values, Tensor)  # keeping a row of it would keep all its rows
         for n, value in zip(rows, values, strict=True):
             self._put(n, value.clone() if joined and n < 0 else value)
 
@@ -112,7 +112,7 @@ class ModelRows:
                 self.written[n] = self[n] + value
 
     def mix(self, mixing: Mixing, compiled: NativeRows) -> bool:
-        """Mix rows as `combine.mixed` does, servers' where they are; False if they do not fit."""
+        """Mix rows as `combine.mixed` does, servers' in place; False if that cannot be done."""
         rows, sources = mixing.places
         if mixing.rule is not None or not rows or self.servers.dtype is not torch.float32:
             return False
@@ -167,7 +167,7 @@ class ModelRows:
             self._copies.pop(n, None)
 
     def begin(self, net: Network) -> None:
-        """All shelves begin again: as zero, or as the model of a client's server."""
+        """All shelves begin again: as zero, or as copies of their servers' models."""
         for n, server in net.first_rows():
             if server is None:
                 self.written.pop(n, None)
@@ -243,7 +243,7 @@ class State:
     over: str | None = None  # why the scheme has ended the run
     spent: Floats = field(default_factory=lambda: np.zeros((2, 0)))  # (2, C): `privacy.Budget`
     average: Tensor | None = None  # (P,) of the models so far, where one is returned
-    # Of all lanes, in `UNIT`s, and how many these count for.
+    # Local iterations of all lanes, in `UNIT`s, and the servers that they are added up over.
     _iterations: tuple[int, int] | None = None
 
     @classmethod
@@ -289,7 +289,7 @@ class State:
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """Look for no garbage meanwhile: among what ten thousand lanes begin with there is none."""
+    """Collect no garbage meanwhile: there is none in what ten thousand lanes begin with."""
     before = gc.isenabled()
     gc.disable()
     try:
