@@ -196,14 +196,19 @@ def _made(results: Path, scale: Scale, figure: Figure) -> str:
     kept = kept_curves.load(results, scale, figure)
     if kept is None:
         return ""
-    told = {
-        f"sdfeel {each['versions']['sdfeel']} at commit {each['commit'][:10]}"
-        f"{' with changes' if each['changed'] == 'yes' else ''}, torch {each['versions']['torch']},"
-        f" {each['machine']['CPU']} ({each['machine']['instruction set']}), engine {each['engine']}"
-        for each in kept.made()
-        if each
-    }
-    return "\n" + paragraph(f"Made by {'; '.join(sorted(told))}.") if told else ""
+    commits: dict[tuple[str, str], set[str]] = {}
+    for each in kept.made():
+        if each:
+            by = f"sdfeel {each['versions']['sdfeel']}"
+            where = f"torch {each['versions']['torch']}, {each['machine']['CPU']}"
+            where += f" ({each['machine']['instruction set']}), engine {each['engine']}"
+            changed = " with changes" if each["changed"] == "yes" else ""
+            commits.setdefault((by, where), set()).add(each["commit"][:10] + changed)
+    told = [
+        f"{by} (commit{'s' if len(names) > 1 else ''} {', '.join(sorted(names))}), {where}"
+        for (by, where), names in sorted(commits.items())
+    ]
+    return "\n" + paragraph(f"Made by {'; '.join(told)}.") if told else ""
 
 
 def _verdict(each: dict[str, Any]) -> str:
@@ -217,9 +222,18 @@ def _verdict(each: dict[str, Any]) -> str:
     if each["seeds"]:
         said += f"; {each['for']} of {each['seeds']} seeds for it, {each['against']} against"
     if each["numbers"]:
-        told = ", ".join(f"{name} {_number(value)}" for name, value in each["numbers"].items())
-        said += f" ({told})"
+        told = (f"{_named(name)}: {_number(value)}" for name, value in each["numbers"].items())
+        said += f" ({'; '.join(told)})"
     return said
+
+
+def _named(number: str) -> str:
+    """A number of a record by a name that explains itself.
+
+    >>> _named("SD-FEEL, there")
+    'SD-FEEL, seeds that reach it'
+    """
+    return re.sub(r", there$", ", seeds that reach it", number)
 
 
 def _number(value: float | str | None) -> str:

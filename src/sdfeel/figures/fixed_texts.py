@@ -20,10 +20,12 @@ HEADLINES = {  # short: they stand on the first screen, which has ten lines
 }
 HEAD = """# The paper's claims, checked
 
+The paper is [Sun et al. 2021](https://arxiv.org/abs/2112.10313); each link below leads to a claim.
+
 """
 FIRST = (
-    "Claims (links), judged by [a rule] fixed before these runs ([not before all][looked]); an "
-    "iteration is a batch (A) or a pass over a client's data (E)."
+    "All claims are judged by [a rule] fixed before these runs ([not before all][looked]); an iteration "
+    "is a batch (A) or a pass over a client's data (E)."
 )
 PLACES = """[a rule]: #how-claims-are-judged
 [looked]: #what-was-chosen-after-looking-at-results
@@ -37,9 +39,9 @@ READ = """
 $ sdfeel figure 3
 ```
 
-calculates and judges. In a clone, a figure with runs is drawn from its kept curves in a second
-(`--format pdf` is for papers); `--run` computes it again; `python -m sdfeel.figures.document`
-writes these pages:
+calculates figure 3 and judges its claims. In a clone, a figure that needs runs is drawn from its
+kept curves in a second (`--format pdf` is for papers), and `--run` computes them again. `python -m
+sdfeel.figures.document` writes these pages.
 
 <!-- not run: it needs results/, minutes, and hours on the real data sets -->
 ```console
@@ -55,14 +57,14 @@ with versions, CPU, instruction set, engine, data hashes and commit), the verdic
 every claim of the paper with the lines where it stands (`claims.csv`). Whoever doubts a verdict
 need not compute a whole figure: `python -m tests.tools.spot_check 10 --data DIRECTORY` trains ten
 kept runs again, drawn at random, and compares every number. "With changes" beside a commit means
-that files were not committed when a run began; often they were kept results.
+that some files were not committed when a run began; often these were kept results.
 
 ## How claims are judged
 
 * Runs of one seed share their data, their clusters and their first model, so each seed is compared
   with itself. *A is above B* **holds** if Student's 95 % interval of the mean difference lies above
-  0, **does not hold** (**no**) if it lies below, and is **open** otherwise, or with fewer than
-  three seeds.
+  0, **does not hold** (**no** in tables, *fails* above) if it lies below, and is **open** (*not
+  decided* on the figures' pages) otherwise, or with fewer than three seeds.
 * *As good as*, *no worse* and every word of size have a margin, fixed before these runs (table
   below): the whole interval must lie on the right side of it.
 * A run that does not reach a target by the end of the window has a time of at least the window, not
@@ -109,15 +111,15 @@ VERDICTS = """# All verdicts
 
 [All figures](../reproduce.md)
 
-A dash stands for a verdict that the design asks for ([MNIST](full.md), [CIFAR-10](cifar10.md)) and
-that has not been computed; where a cell is empty, none was planned.
+A dash stands for a verdict that the design asks for ([MNIST](full.md), [CIFAR-10](cifar10.md)) but
+that has not been computed; in empty cells, none was planned.
 
 """
 OPEN = """
 ## Not computed with this rule yet
 
-What the designs for [MNIST](reproduce/full.md) and [CIFAR-10](reproduce/cifar10.md) ask for, and is
-not there. What is done is kept, and the command continues from there.
+What the designs for [MNIST](reproduce/full.md) and [CIFAR-10](reproduce/cifar10.md) ask for and
+nobody has computed. Finished runs are kept, and the commands continue from there.
 
 """
 QUICK = """
@@ -151,7 +153,7 @@ who had seen those numbers ([what changed](reproduce/changes.md)). In particular
   five for six lines on the seed for choosing; nothing had been judged then. The line with one tier
   and S9 to S12 were added when S5 to S8 had been judged on digits, before any run on MNIST. S17 was
   added after S9 and S12 had been judged on MNIST, because both depend on how the time between two
-  measurements is read; the verdicts of 10a and of `tiers` do not.
+  measurements is counted; the verdicts of 10a and of `tiers` do not depend on that.
 
 The reasons given for failures are our reading of the curves; none was tested by an experiment of
 its own. Claim 4.1c is ours and contradicts the paper; it and the four that were added are not
@@ -163,6 +165,6 @@ The mixing of our tiers is lazier on the ring ([why](schemes.md#tiers)) since tw
 reading E had shown that their momentum otherwise drives servers apart in long runs. Every line that
 this changes was computed again, at the learning rates that had been chosen before. First all
 weights were halved, as in d2. That cost a point of accuracy after eight rounds, because servers
-then agree more slowly; now they are as lazy as lets servers agree fastest, which depends on the
-weights and the momentum alone.
+then agree more slowly. Now the weights are made lazy to the degree at which servers agree fastest,
+which depends on the weights and the momentum alone.
 """
