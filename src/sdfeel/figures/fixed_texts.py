@@ -24,8 +24,8 @@ The paper is [Sun et al. 2021](https://arxiv.org/abs/2112.10313); each link belo
 
 """
 FIRST = (
-    "All claims are judged by [a rule] fixed before these runs ([not before all][looked]); an iteration "
-    "is a batch (A) or a pass over a client's data (E)."
+    "All claims are judged by [a rule] fixed before these runs ([not before all][looked]); an "
+    "iteration is a batch (A) or a pass over a client's data (E)."
 )
 PLACES = """[a rule]: #how-claims-are-judged
 [looked]: #what-was-chosen-after-looking-at-results
