@@ -1,4 +1,4 @@
-"""What is said to be withstood is withstood, whatever liars send; one more is too many."""
+"""As many liars as we claim are withstood, whatever they send; one more is too many."""
 
 from dataclasses import replace
 
@@ -51,7 +51,9 @@ def result(rule: Rule, rows: int, liars: int, seed: int) -> float:
 
 
 @given(st.sampled_from(RULES), st.integers(1, 14), st.integers(0, 999))
-def test_as_many_liars_as_are_borne_move_nothing_far(rule: Rule, rows: int, seed: int) -> None:
+def test_as_many_liars_as_a_rule_withstands_hardly_move_its_result(
+    rule: Rule, rows: int, seed: int
+) -> None:
     count = withstood(rule, rows)
     assert count is not None
     assert result(rule, rows, count, seed) < 100
@@ -65,7 +67,7 @@ def test_one_more_liar_moves_the_result_as_far_as_it_likes(rule: Rule | None, ro
     assert result(rule or Trimmed(0), rows, count + 1, 7) > FAR / 100
 
 
-def test_of_rules_that_nobody_has_analysed_nothing_is_said() -> None:
+def test_nothing_is_claimed_about_rules_that_nobody_has_analysed() -> None:
     own = OwnRule(lambda messages, votes, row: row)
     assert withstood(own, 9) is None
     found = breakdown(network(nx.complete_graph(4), 3), own, None)
@@ -85,7 +87,7 @@ def test_fewest_servers_that_break_every_rule(graph: "nx.Graph[int]", expected: 
     assert hopeless(network(graph)) == expected
 
 
-def test_in_all_the_cheapest_clusters_fall_first() -> None:
+def test_liars_take_over_the_cheapest_clusters_first() -> None:
     """By hand: ten servers withstand one liar, each cluster two; three and three break it."""
     found = breakdown(network(nx.complete_graph(10), 5), Median(), ClippedSum(1))
     assert (set(found.clusters), found.servers, found.clients) == ({2}, 1, 5)
@@ -96,7 +98,7 @@ def test_in_all_the_cheapest_clusters_fall_first() -> None:
 
 @given(st.integers(0, 200))
 def test_honest_servers_agree_while_as_many_lie_as_is_proven(seed: int) -> None:
-    """Liars may send anything, to each neighbour something else; honest servers still meet."""
+    """Liars may send anything, and different things to each neighbour; honest servers agree."""
     draws = np.random.default_rng(seed)
     net = network(nx.complete_graph(int(draws.integers(6, 12))))
     count = breakdown(net, None, ClippedSum(1)).servers

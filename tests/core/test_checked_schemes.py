@@ -61,7 +61,7 @@ def test_every_scheme_of_ours_keeps_its_promises(
 
 @dataclass(frozen=True)
 class Mine:
-    """A plain scheme, one of whose answers is another."""
+    """A plain scheme, except that `method` gives `answer`."""
 
     method: str = ""
     answer: Any = None

@@ -34,7 +34,7 @@ def test_a_round_waits_for_the_slowest_client() -> None:
     assert bill.seconds == pytest.approx(6.3)
 
 
-def test_a_deadline_cuts_the_slow_and_lasts_its_time() -> None:
+def test_a_deadline_cuts_slow_clients_short_and_a_round_lasts_until_it() -> None:
     work = Work(broadcast(NET), steps=100, deadline=3.0)
     assert price().done(work).tolist() == [3, 3, 3, 3, 3, 1]
     assert price().bill(work, Mix(collect(NET)), price().done(work)).compute == 3.0
@@ -120,7 +120,7 @@ def test_overheads_of_the_way_down_and_of_the_cloud() -> None:
 
 
 @pytest.mark.parametrize("nothing_there", [0, np.nan, -1])
-def test_rates_are_asked_only_where_there_are_links(nothing_there: float) -> None:
+def test_rates_are_checked_only_where_there_are_links(nothing_there: float) -> None:
     net = clustered([1] * 4, [0, 1, 2, 3], links("path", 4))
     rates = np.where(net.links > 0, 2.0, nothing_there)
     sound = price(server_rates=rates, step_seconds=np.ones(4))
@@ -213,7 +213,7 @@ def test_overheads_survive_a_file() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_a_client_sends_costs_the_same_whoever_else_is_looked_at(seed: int) -> None:
+def test_what_a_client_sends_costs_the_same_whichever_others_are_priced(seed: int) -> None:
     """Seconds of all clients, written out; a bill looks only at those that take part."""
     draws = np.random.default_rng(seed)
     count = int(draws.integers(3, 30))

@@ -14,12 +14,12 @@ from sdfeel.core.forks import forked
 from sdfeel.run.store import locked
 from tests.waiting import finished, joined, received, started
 
-# A process that begins two others, prints their numbers, and is killed then.
+# A process that starts two others, prints their process ids, and is then killed.
 PARENT = """
 import signal
 from sdfeel.core.forks import forked
 from tests.core.test_forks import {life}
-children = [forked({life}) for _ in range(2)]  # a pipe that nobody holds would end them before
+children = [forked({life}) for _ in range(2)]  # a pipe that nobody holds would end them too early
 print(*(child.pid for child, _ in children), flush=True)
 signal.pause()
 """
@@ -38,7 +38,7 @@ def telling(pipe: Connection) -> None:
 
 
 def python(script: str) -> tuple[list[str], dict[str, str]]:
-    """The command and its environment, which tells gRPC nothing."""
+    """The command and its environment, without settings for gRPC."""
     path = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
     env = {name: value for name, value in os.environ.items() if not name.startswith("GRPC_")}
     return [sys.executable, "-c", script], {**env, "PYTHONPATH": path}
@@ -120,7 +120,7 @@ def test_a_forked_process_leaves_the_files_of_others_open() -> None:
 
 
 class Remains:
-    """Garbage that can be found only by the collector; its end is told."""
+    """Garbage that only the collector finds; it notes when it is finalised."""
 
     def __init__(self, told: list[str]) -> None:
         self.itself, self.told = self, told

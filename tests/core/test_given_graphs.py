@@ -1,4 +1,4 @@
-"""A user's networkx graph: every edge becomes a link, or the graph is refused by what it has."""
+"""A user's networkx graph: every edge becomes a link, or the graph is refused for an edge."""
 
 import networkx as nx
 import numpy as np
@@ -14,7 +14,7 @@ EDGES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=6)
 
 
 @given(st.sampled_from(KINDS), EDGES)
-def test_no_edge_is_left_out_in_silence(
+def test_no_edge_is_left_out_silently(
     kind: type["nx.Graph[int]"], edges: list[tuple[int, int]]
 ) -> None:
     graph = kind()
@@ -56,7 +56,7 @@ def test_the_sentence_names_the_edge_and_the_way_out(
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_graphs_of_our_own_are_such_graphs(name: str) -> None:
+def test_our_own_graphs_are_accepted_as_well(name: str) -> None:
     for servers in (2, 3, 4, 6, 9):
         found = adjacency(FIXED[name](servers))
         assert found.shape == (servers, servers)

@@ -218,7 +218,7 @@ def test_zeta_of_many_servers_takes_steps_that_hardly_grow_with_them() -> None:
 
 @pytest.mark.parametrize("name", ["ring", "star", "complete"])
 @pytest.mark.parametrize("servers", [2, 5, 40])
-def test_weights_that_agree_in_time_need_no_eigenvalues(
+def test_weights_that_surely_agree_need_no_eigenvalues(
     name: str, servers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph, mass = links(name, servers), equal(servers)

@@ -23,7 +23,7 @@ from tests.sim.test_simulate import ring_of_four, uneven
 
 
 class Some(SDFeel):
-    """Asks whom it likes, different ones in every round."""
+    """Asks arbitrary clients, different ones in every round."""
 
     def work(self, view: View) -> Work:
         who = whims(view.seed, view.k)

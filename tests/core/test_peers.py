@@ -1,4 +1,4 @@
-"""Servers that meet few others at a time: exact agreement, the weighted mean, and who is asked."""
+"""Servers that meet few others at a time: exact agreement, the weighted mean, and refusals."""
 
 from dataclasses import replace
 from itertools import islice
@@ -66,7 +66,7 @@ def test_every_other_exchange_keeps_the_weighted_mean_by_itself(servers: int) ->
 
 
 @pytest.mark.parametrize("servers", [5, 8, 12])
-def test_in_an_epidemic_each_sends_to_as_many_others_as_it_says(servers: int) -> None:
+def test_in_an_epidemic_each_server_sends_to_as_many_others_as_its_name_says(servers: int) -> None:
     mass = np.full(servers, 1 / servers)
     seen = set()
     for number in range(20):
@@ -77,7 +77,7 @@ def test_in_an_epidemic_each_sends_to_as_many_others_as_it_says(servers: int) ->
     assert len(seen) > 10  # drawn anew every time
 
 
-def test_pairs_are_drawn_among_the_links_that_there_are() -> None:
+def test_pairs_are_drawn_among_existing_links() -> None:
     ring = links("ring", 7)
     for number in range(20):
         (weights,) = exchanges(Peers("pairwise"), np.full(7, 1 / 7), ring, number, 1)
@@ -165,7 +165,7 @@ def test_a_program_and_a_file_know_the_same_rules_by_the_same_names(name: str) -
 
 
 @pytest.mark.parametrize(("name", "meant"), [("base2", "base-2"), ("metroplis", "metropolis")])
-def test_an_unknown_rule_is_told_with_those_that_exist(name: str, meant: str) -> None:
+def test_an_unknown_rule_is_refused_with_a_list_of_those_that_exist(name: str, meant: str) -> None:
     x = torch.zeros(40, 2)
     data = sdfeel.federate((x, x[:, 0].long()), (x, x[:, 0].long()), clients=8)
     with pytest.raises(sdfeel.InputError, match=f"did you mean '{meant}'") as caught:

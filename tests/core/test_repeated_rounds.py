@@ -1,4 +1,4 @@
-"""What is kept from one round to the next is what would be worked out again."""
+"""What is reused from an earlier round is what would be computed anew."""
 
 from dataclasses import replace
 from functools import partial
@@ -43,7 +43,7 @@ BY_SERVER: list[Scheme] = [
     disturbed=st.sampled_from(["not", "links", "servers", "late", "fading", "drawn", "connecting"]),
     seed=st.integers(0, 99),
 )
-def test_a_round_like_an_earlier_one_is_what_a_new_network_would_decide(
+def test_a_reused_round_is_what_a_new_network_would_decide(
     scheme: Scheme, graph: str, disturbed: str, seed: int
 ) -> None:
     kept, anew = (decisions(scheme, graph, disturbed, seed) for _ in range(2))
@@ -121,7 +121,7 @@ def same(one: Begun, other: Begun, weighed: bool = True) -> None:
 
 
 def mixings(begun: Begun, weighed: bool) -> list[Mixing]:
-    """All of a round's; those in which models travel, where nobody asks how much they count."""
+    """A round's mixings: all, or without weights only those in which models travel."""
     found = [begun.mix.up, *begun.mix.stages]
     return found if weighed else [each for each in found if each.crossings or each.messages]
 
@@ -142,7 +142,7 @@ def priced(bill: Bill) -> tuple[object, ...]:
 
 @examples(200)
 @given(age=st.integers(0, 2**40), psi=st.sampled_from(sorted(PSI)), a=st.floats(0.01, 500.0))
-def test_where_neighbours_may_count_nothing_everybody_is_asked(
+def test_a_scheme_repeats_its_messages_only_if_all_neighbours_always_count(
     age: int, psi: Any, a: float
 ) -> None:
     scheme, ages = AsyncSDFeel(psi=psi, psi_a=a), np.array([age, age // 2, 0])
@@ -155,7 +155,7 @@ def test_where_neighbours_may_count_nothing_everybody_is_asked(
         assert psi in ("exponential", "polynomial"), "only these come down to nothing"
 
 
-def test_a_network_keeps_only_so_many_of_what_has_ever_new_keys() -> None:
+def test_a_network_keeps_a_limited_number_of_recent_results() -> None:
     net = network("ring", np.random.default_rng(0))
     made: list[int] = []
     for n in (*range(3), *range(3), *range(2 * RECENT)):

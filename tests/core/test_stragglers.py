@@ -67,7 +67,7 @@ def run(late: StragglerPolicy | None, cost: Cost, scheme: Scheme, rounds: int = 
 
 @pytest.mark.parametrize("policy", ["drop", "drop-unbiased"])
 @pytest.mark.parametrize("name", SCHEMES)
-def test_a_deadline_that_all_keep_is_waiting(name: str, policy: Policy) -> None:
+def test_a_deadline_that_all_meet_is_the_same_as_waiting(name: str, policy: Policy) -> None:
     patient, strict = (
         run(late, price(), SCHEMES[name]()) for late in (None, StragglerPolicy(policy, 1e6))
     )
@@ -265,7 +265,7 @@ def test_what_is_left_of_a_mixing() -> None:
     assert len(restricted(broadcast(net), np.array([False])).rows) == 0
 
 
-def test_whoever_began_in_an_earlier_round_has_only_the_rest_before_it() -> None:
+def test_a_client_that_began_in_an_earlier_round_needs_only_the_rest_of_its_time() -> None:
     """FedSA: a cycle of client i takes 0.4 + 5 (i + 1) / 100 seconds, 0.45 to 1.0; half of them
     are waited for, but no longer than 0.5."""
     late, scheme = StragglerPolicy("drop", 0.5), FedSA()
@@ -292,7 +292,7 @@ def test_a_model_that_has_not_come_yet_does_not_count() -> None:
     np.testing.assert_allclose(left, [0.45, 0.5, *(0.05 * np.arange(1, 11))], atol=1e-12)
 
 
-def test_a_round_of_nobody_brings_late_models_nearer() -> None:
+def test_a_round_in_which_nobody_arrives_brings_late_models_nearer() -> None:
     simulation = run(StragglerPolicy("drop", 0.2), price(), FedSA(), rounds=0)
     rounds = list(islice(simulation, 12))
     assert [done.clients for done in rounds[:3]] == [0, 0, 4]  # whose cycles take up to 0.6

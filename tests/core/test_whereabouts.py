@@ -72,7 +72,7 @@ def test_a_trace_with_a_period_begins_again() -> None:
     assert trace.will_change(0, 1e9)
 
 
-def test_charging_and_wifi_must_both_be_so() -> None:
+def test_clients_take_part_only_while_charging_and_on_wifi() -> None:
     text = "seconds,client,charging,wifi\n1,0,0,1\n2,0,1,0\n3,0,-,1\n"
     trace = read_whereabouts(text, "t.csv", 8, line())
     assert trace.there.tolist() == [0, 0, 1]
@@ -97,7 +97,7 @@ def test_charging_and_wifi_must_both_be_so() -> None:
         ("seconds,client,longitude,latitude\n1,0,20,3\n", "but nobody says where servers are"),
     ],
 )
-def test_a_bad_file_is_told_in_a_sentence(text: str, words: str) -> None:
+def test_a_bad_file_is_refused_in_a_sentence(text: str, words: str) -> None:
     with pytest.raises(InputError) as told:
         read_whereabouts(text, "t.csv", 8, line())
     assert words in str(told.value)

@@ -90,7 +90,7 @@ def test_models_are_made_of_models_and_differences_of_differences(name: str, net
 
 
 def _models_in(mixing: Mixing, zero: Ints) -> list[float]:
-    """How much of models each row takes in all; `zero` are the rows that hold differences."""
+    """The total weight of models in each row; `zero` are the rows that hold differences."""
     return [float(weights[~np.isin(sources, zero)].sum()) for _, sources, weights in mixing]
 
 
@@ -130,7 +130,7 @@ def test_whoever_holds_a_row_decides_from_its_own_clients_alone(name: str, net: 
 
 @every_scheme
 @every_network
-def test_whoever_does_not_come_is_absent(name: str, net: Network) -> None:
+def test_a_client_that_does_not_arrive_counts_as_absent(name: str, net: Network) -> None:
     """What is remembered and weighed of a client depends on whether it came, not on the plan."""
     scheme = SCHEMES[name]()
     draws = np.random.default_rng(7)

@@ -1,4 +1,4 @@
-"""What a scheme does one by one within a round is done a number of times that has an end."""
+"""Whatever a scheme repeats within a round has an upper limit."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ def test_a_round_that_would_hardly_ever_end_is_refused(
     assert getattr(kind(**{option: MOST}), option) == MOST
 
 
-def test_so_are_exchanges_and_rules_of_a_scheme_of_ones_own() -> None:
+def test_endless_exchanges_and_rules_of_a_users_own_scheme_are_refused() -> None:
     with pytest.raises(InputError, match="hops must be at most 1,000,000,000, got 1,0"):
         of_matrix(np.eye(2), hops=10**12)
     for rule in (lambda: Geometric(10**12), lambda: Clipped(1.0, 10**12)):

@@ -167,8 +167,8 @@ def test_adaptive_control_ends_where_the_authors_does_and_returns_what_it_return
     agree(simulation.model().tolist(), ended["returned"])
 
 
-def test_a_model_that_was_passed_may_be_the_one_that_is_returned() -> None:
-    """Or the golden traces could not tell the lowest loss from the last model."""
+def test_the_model_that_is_returned_may_be_an_earlier_one() -> None:
+    """Otherwise the golden traces could not tell the lowest loss from the last model."""
     _, simulation = adaptive("drifting")
     for _ in takewhile(lambda _: simulation.state.over is None, simulation):
         pass

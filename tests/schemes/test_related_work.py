@@ -556,10 +556,10 @@ def test_scheduling_leaves_a_hopeless_client_out_unless_it_may_not_wait() -> Non
 
 @given(st.integers(0, 2**32), st.integers(1, 3), st.integers(1, 5))
 @examples(15)
-def test_who_always_comes_too_late_does_not_keep_the_others_from_training(
+def test_clients_that_are_always_late_do_not_keep_others_from_training(
     seed: int, max_wait: int, slow: int
 ) -> None:
-    """Some never meet the deadline, and clients that wait come first: the others still do."""
+    """Some never meet the deadline, and those that waited come first: others must train, too."""
     draws = np.random.default_rng(seed)
     steps = np.where(np.arange(6) < slow, 0.01, 9.0)[draws.permutation(6)]
     drop = StragglerPolicy("drop", seconds=1.0)

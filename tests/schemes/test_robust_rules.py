@@ -1,4 +1,4 @@
-"""Rules around schemes: who has how many votes, what a rule is put on, and what is refused."""
+"""Rules around schemes: who has how many votes, what is judged by a rule, and refusals."""
 
 from typing import Any
 
@@ -94,7 +94,7 @@ def test_a_rule_is_named_or_given(given: Any) -> None:
     assert found in (Trimmed(0.1), OwnRule(mean_without_ends))
 
 
-def test_rules_that_are_none_are_refused() -> None:
+def test_what_is_not_a_rule_is_refused() -> None:
     with pytest.raises(
         InputError, match="unknown rule for clusters 'medain': did you mean 'median'"
     ):

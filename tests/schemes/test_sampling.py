@@ -59,7 +59,7 @@ def test_those_who_are_drawn_compute_send_and_are_billed_and_nobody_else(
 
 @every_drawing
 @every_network
-def test_with_all_of_them_drawn_it_is_the_scheme_itself(name: str, net: Network) -> None:
+def test_a_scheme_with_all_clients_drawn_is_the_scheme_itself(name: str, net: Network) -> None:
     plain = SCHEMES[name]()
     assert sampled(plain, Sampling()) is plain
     pairs = zip(rounds(plain, net), rounds(Drawing(plain, Sampling()), net), strict=True)
@@ -75,7 +75,7 @@ def test_with_all_of_them_drawn_it_is_the_scheme_itself(name: str, net: Network)
 @every_drawing
 @every_network
 def test_the_drawn_count_as_if_the_others_had_not_come(name: str, net: Network) -> None:
-    """By their data: a server's model is their mean, its update that of their updates."""
+    """A server's model is the mean of theirs by their data, its update that of their updates."""
     plain = SCHEMES[name]()
     for view, work, mix in rounds(sampled(plain, Sampling(share=0.5)), net):
         done = cost(CLIENTS).done(work)
@@ -137,7 +137,7 @@ def test_servers_draw_among_the_clients_that_are_there() -> None:
 
 @dataclass(frozen=True)
 class Stubborn(SDFeel):
-    """Somebody's own scheme, which never heard of draws."""
+    """A user's own scheme, which ignores the draw."""
 
     def work(self, view: View) -> Work:
         rates = np.linspace(0.5, 1, len(view.net.clients))
@@ -148,7 +148,7 @@ class Stubborn(SDFeel):
 
 
 @every_network
-def test_a_scheme_that_knows_nothing_of_it_is_held_to_it(net: Network) -> None:
+def test_a_scheme_that_ignores_the_draw_is_held_to_it(net: Network) -> None:
     sampling = Sampling(share=0.5)
     both = (rounds(sampled(scheme, sampling), net) for scheme in (SDFeel(), Stubborn()))
     pairs = zip(*both, strict=True)
@@ -160,7 +160,7 @@ def test_a_scheme_that_knows_nothing_of_it_is_held_to_it(net: Network) -> None:
         assert_allclose(mix.up.weights, same.up.weights)
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_draws_that_make_no_sense_are_refused() -> None:
     with pytest.raises(InputError, match=r"sampling.clients is 3 and sampling.share is 0.5, but"):
         Sampling(3, 0.5)
     with pytest.raises(InputError, match=r"sampling.clients must be at least 1"):
@@ -173,7 +173,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 @pytest.mark.parametrize("section", [{"participants": 20}, {}])
 def test_a_cloud_may_draw_many(section: dict[str, int]) -> None:
-    """More than a network of a test has, in the scheme's words or in those that all share."""
+    """More than these tests' networks have; by the scheme's own option, or by `sampling`."""
     own = {} if section else {"sampling": {"clients": 20}}
     ready = prepare(
         Experiment(scheme={"name": "fedavg", **section}, data={"name": "digits"}, **own)
@@ -181,7 +181,7 @@ def test_a_cloud_may_draw_many(section: dict[str, int]) -> None:
     assert ready.decisions.round(0, 0).clients == 20
 
 
-def test_a_rule_that_hears_one_client_is_said_to_have_no_effect() -> None:
+def test_a_note_says_that_a_rule_over_a_single_client_has_no_effect() -> None:
     few = {"name": "digits"}, {"clients": 12, "servers": 4}
     for clients, silent in ((1, False), (2, True)):
         ready = prepare(

@@ -127,7 +127,7 @@ def test_without_momentum_and_at_rate_one_nothing_changes(kind: Any, scheme: Sch
 
 
 @every_step
-def test_steps_are_for_rounds_in_which_servers_meet(name: str) -> None:
+def test_servers_step_only_in_rounds_in_which_they_meet(name: str) -> None:
     net, engine = ring_of_four(), uneven()
     one = after(SDFeel(2, 3), net, engine, 2)
     other = after(stepped(SDFeel(2, 3), STEPS[name]), net, engine, 2)
@@ -249,8 +249,8 @@ def unequal() -> Floats:
 
 
 def growth(weights: Floats, hops: int, momentum: float) -> float:
-    """How much servers that train nothing can grow in a round, together with what is kept of their
-    moves: x := W (x + b q), q := b q + (1 - b) (x - last x)."""
+    """The largest factor by which models x that nobody trains, and their momentum q, can grow in a
+    round: x := W (x + b q), q := b q + (1 - b) (x - last x)."""
     mixed, eye = np.linalg.matrix_power(weights, hops), np.eye(len(weights))
     there = np.hstack([mixed, momentum * mixed])
     kept = np.hstack([(1 - momentum) * (mixed - eye), momentum * (eye + (1 - momentum) * mixed)])

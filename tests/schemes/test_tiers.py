@@ -1,4 +1,4 @@
-"""Tiers: what it becomes where all are equally fast, and where nobody is."""
+"""The scheme tiers, where all servers are equally fast, and where all differ."""
 
 from dataclasses import asdict, replace
 from typing import Any
@@ -70,7 +70,7 @@ def test_without_momentum_and_tiers_it_is_vanilla_without_division() -> None:
         )
 
 
-def test_servers_whose_rounds_last_alike_share_a_tier() -> None:
+def test_servers_whose_rounds_last_about_as_long_share_a_tier() -> None:
     assert tiers_of(Tiers(), [1, 1, 1, 1]) == ((0, 1, 2, 3),)
     assert tiers_of(Tiers(), [1, 4, 1.1, 4.2]) == ((0, 2), (1, 3))
     assert tiers_of(Tiers(tier=0.05), [1, 4, 1.1, 4.1]) == ((0,), (1, 3), (2,))

@@ -1,4 +1,4 @@
-"""What schemes declare to tolerate is what they do."""
+"""Schemes treat options as they declare: they use, ignore or refuse them."""
 
 import pytest
 

@@ -49,7 +49,7 @@ def flowing(seed: int, servers: int, mutual: bool) -> Network:
 @pytest.mark.parametrize("name", BY_WHAT_MIXING_DID)
 @examples(6)
 @given(seed=st.integers(0, 10_000), servers=st.integers(3, 6))
-def test_weights_that_are_not_mutual_are_refused_and_others_serve(
+def test_weights_that_are_not_mutual_are_refused_and_mutual_ones_work(
     name: str, seed: int, servers: int
 ) -> None:
     scheme, one_way = BY_WHAT_MIXING_DID[name], flowing(seed, servers, mutual=False)
@@ -64,8 +64,8 @@ def test_weights_that_are_not_mutual_are_refused_and_others_serve(
     assert problem.reaches(scheme, 1e-4)
 
 
-def test_one_way_weights_suit_those_who_send_directions_and_a_single_subnet() -> None:
-    """Such gossip is not what these schemes correct by."""
+def test_one_way_weights_suit_schemes_that_send_directions_and_a_single_subnet() -> None:
+    """These schemes do not correct by what gossip did to a model."""
     one_way = flowing(3, 4, mutual=False)
     for scheme in (KGT(trust=0, tau1=2), SDGT(trust=0, tau1=2, subnets=1)):
         problem = Problem(3, servers=4, clients=4)
@@ -80,7 +80,7 @@ def cases() -> list[Any]:
 
 @pytest.mark.parametrize(("graph", "servers"), cases())
 def test_no_rounding_decides_whether_a_mixing_is_made_lazy(graph: str, servers: int) -> None:
-    """Some least eigenvalues are -1/3 exactly: the last bit of a machine's library is no reason."""
+    """Some least eigenvalues are exactly -1/3: the last bit of a library must not decide."""
     try:
         linked = np.asarray(links(graph, servers))
     except InputError:

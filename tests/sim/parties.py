@@ -1,7 +1,7 @@
 """The same rounds by parties that share nothing: a row lives at its holder, and rows travel.
 
-What a deployment must do, without its network: every row is computed by who holds it, from rows
-that it holds or that were sent to it, as they are. Every message is counted.
+What a deployment must do, without its network: every row is computed by its holder, from rows that
+it holds or that were sent to it unchanged. Every message is counted.
 """
 
 from collections import defaultdict

@@ -21,7 +21,7 @@ from tests.sim.test_parties import prices
 from tests.sim.test_simulate import uneven
 
 CLIENTS, SERVERS, ROUNDS = 10, 5, 12
-# Those whose rows and rounds can change; the others say why not.
+# Schemes that can continue on a changed network; the others say why they cannot.
 CHANGING: list[tuple[str, dict[str, Any]]] = [
     ("sd-feel", {"tau1": 2, "tau2": 2, "alpha": 2}),
     ("hierfavg", {"tau1": 1, "tau2": 2}),
@@ -43,7 +43,7 @@ every_scheme = pytest.mark.parametrize(("name", "options"), CHANGING, ids=[n for
 
 
 def schedule_of(seed: int) -> list[tuple[int, Network]]:
-    """A first network and what follows it, drawn until each can be."""
+    """A first network and three that follow it, drawn until each is possible."""
     draws = np.random.default_rng(seed)
     net = clustered(
         draws.integers(1, 9, CLIENTS).astype(float),
@@ -100,7 +100,7 @@ def test_parties_that_share_nothing_follow_every_change_of_the_network(
 
 @every_scheme
 def test_servers_that_are_out_might_as_well_not_exist(name: str, options: dict[str, Any]) -> None:
-    """In numbers of their own, those that are left decide the same."""
+    """Numbered anew, the servers that are left decide the same."""
     for seed in range(5):
         _, net = schedule_of(seed)[-1]
         there = net.present.tolist()

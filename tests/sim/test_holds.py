@@ -1,4 +1,4 @@
-"""Asynchronous servers that hold one another still: exchanges that share a server never overlap."""
+"""Asynchronous servers that hold one another: exchanges that share a server never overlap."""
 
 from dataclasses import replace
 from itertools import combinations, islice

@@ -41,7 +41,7 @@ def test_bits_are_the_same(rows: dict[int, dict[int, float]], size: int) -> None
 
 
 @needs_compiler
-def test_what_does_not_fit_is_left_alone() -> None:
+def test_rows_that_cannot_be_mixed_in_place_are_left_alone() -> None:
     compiled = rows_in_c()
     if compiled is None:
         pytest.skip("this CPU has no fused multiply-add")

@@ -147,7 +147,7 @@ def test_a_server_that_is_away_keeps_its_model_and_comes_back_with_it() -> None:
 
 
 @pytest.mark.parametrize("scheme", [SDFeel(tau1=2), AsyncSDFeel(), HierFavg()])
-def test_people_hear_of_servers_once(scheme: Scheme) -> None:
+def test_each_outage_is_reported_once(scheme: Scheme) -> None:
     how = changing("round 2 server 1 down\nround 5 cloud down\nround 6 server 1 up")
     simulation = Simulation(Decisions.of(scheme, ring_of_four(), cost(12), outages=how), uneven())
     heard = []
@@ -172,10 +172,12 @@ def test_gossip_on_what_is_left_keeps_the_mean_of_all() -> None:
         torch.testing.assert_close(simulation.model(), mean, rtol=0, atol=1e-12)
     others = simulation.state.servers[[0, 1, 3]]
     assert float((others - others.mean(dim=0)).norm()) < 1e-3 * float(draws.norm())
-    torch.testing.assert_close(simulation.state.servers[2], how_it_was(draws, simulation, how))
+    torch.testing.assert_close(
+        simulation.state.servers[2], model_when_it_went_down(draws, simulation, how)
+    )
 
 
-def how_it_was(models: Tensor, simulation: Simulation, how: Outages) -> Tensor:
+def model_when_it_went_down(models: Tensor, simulation: Simulation, how: Outages) -> Tensor:
     """Server 2's model when it went down: after the first exchange."""
     first = mixing_of(how.at(simulation.net, 0, 0.0), gossip(simulation.net, 1))
     return torch.tensor(first[2]) @ models
@@ -270,7 +272,7 @@ def test_an_asynchronous_server_that_is_away_waits_and_nobody_mixes_with_it() ->
     assert back >= 1
 
 
-def test_a_round_of_nobody_passes() -> None:
+def test_time_passes_in_a_round_in_which_nobody_trains() -> None:
     text = "\n".join(f"round 1 server {d} down\nround 3 server {d} up" for d in range(4))
     simulation = Simulation(
         Decisions.of(SDFeel(), ring_of_four(), cost(12), outages=changing(text)), uneven()
@@ -289,7 +291,7 @@ class Insistent(SDFeel):
         return Mix(collect(net), everyones_mean(net, "server-server", Relay(2, 6)))
 
 
-def test_a_scheme_that_asks_for_everyones_mean_gets_that_of_those_whom_paths_join() -> None:
+def test_everyones_mean_becomes_that_of_the_servers_that_paths_join() -> None:
     simulation = run(Insistent(), changing("round 2 server 1 down"), 4)
     left = simulation.state.servers[[0, 2, 3]]
     torch.testing.assert_close(left, left[:1].expand(3, -1))
@@ -313,7 +315,7 @@ def test_fogfl_averages_within_each_part_of_a_graph_that_has_come_apart() -> Non
 
 @pytest.mark.parametrize("name", SCHEMES)
 def test_every_scheme_lives_with_failures(name: str) -> None:
-    """Those without edge servers are asked for a network with one, which never fails."""
+    """Schemes without edge servers make one server of them, which never fails."""
     scheme = SCHEMES[name]()
     how = changing("", link_chance=0.7, up_seconds=1.0, down_seconds=0.5, seed=2)
     if len(scheme.adapt(ring_of_four()).servers) == 1:
@@ -409,13 +411,13 @@ def test_nobody_works_for_two_servers_at_a_time_while_one_is_away(
 
 
 class Careless(SDFeel):
-    """It asks clients of servers that are down, too."""
+    """Gives work to clients of servers that are down, too."""
 
     def work(self, view: View) -> Work:
         return Work(broadcast(view.net, np.arange(len(view.net.home))), self.tau1)
 
 
-def test_a_scheme_that_asks_clients_without_a_server_is_told_whom_it_may_ask() -> None:
+def test_a_scheme_that_gives_work_to_clients_without_a_server_is_refused() -> None:
     told = "Careless gives work to client [0-9]+, which reaches no server in this round"
     with pytest.raises(InputError, match=told):
         run(Careless(), changing("round 1 server 2 down"), 3)

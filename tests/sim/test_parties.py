@@ -102,7 +102,7 @@ def test_parties_that_share_nothing_compute_the_same_bits_by_the_messages_that_a
 
 
 def lanes(simulation: Simulation) -> list[LaneState]:
-    """Who ends first comes first."""
+    """The lanes, in the order in which their rounds end."""
     return sorted(simulation.state.lanes, key=lambda each: (each.ends, each.number))
 
 
