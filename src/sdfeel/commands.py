@@ -422,7 +422,7 @@ def sweep(
         if isinstance(values, str) or not hasattr(values, "__iter__"):
             of_kind(f"the values of {key}", values, (), "a list")
     named = {
-        key: dict(values) if isinstance(values, Mapping) else {_short(v): v for v in values}
+        key: dict(values) if isinstance(values, Mapping) else _by_name(key, values)
         for key, values in axes.items()
     }
     if empty := [key for key, values in named.items() if not values]:
@@ -432,6 +432,19 @@ def sweep(
     text = grid[0].experiment.text()
     group = Group("A sweep", text, grids.lines(grid), grids.panels(grid), told)
     return RunSet({p.name: p.experiment for p in grid}, group, out, jobs, accept_changes)
+
+
+def _by_name(key: str, values: Iterable[Any]) -> dict[str, Any]:
+    """Values by what they are called; one that is given twice counts once."""
+    found: dict[str, Any] = {}
+    for value in values:
+        name = _short(value)
+        if found.get(name, value) is not value and name != str(value):
+            raise InputError(
+                f"two values of {key} are both called {name}: give a mapping of names to values"
+            )
+        found[name] = value
+    return found
 
 
 def _short(value: Any) -> str:

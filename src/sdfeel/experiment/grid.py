@@ -1,8 +1,10 @@
 """A grid of experiments: every combination of the given values."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import Any
 
 from sdfeel.core.errors import InputError
@@ -10,6 +12,7 @@ from sdfeel.experiment.loading import changed, setting
 from sdfeel.experiment.schema import Experiment
 
 SEED = "seed"
+MOST = 100_000  # runs: each has a directory, and all are checked before the first begins
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,7 @@ def axis(text: str) -> Axis:
     key, equals, values = text.partition("=")
     first, dots, last = values.partition("..")
     if dots and first.lstrip("-").isdigit() and last.lstrip("-").isdigit():
+        _few(int(last) - int(first) + 1, text)
         found = tuple(str(n) for n in range(int(first), int(last) + 1))
     else:
         found = tuple(value.strip() for value in values.split(",") if value.strip())
@@ -55,20 +59,44 @@ def points(base: Experiment, axes: Mapping[str, Mapping[str, Any]]) -> list[Grid
 
     An axis is a key with its values, each under the text that stands for it in names.
     """
+    _few(prod(map(len, axes.values())), " ".join(axes))
+    short = _short(axes)
     found = []
     for texts in product(*axes.values()):
         choices = dict(zip(axes, texts, strict=True))
-        short = {key.rpartition(".")[2]: text for key, text in choices.items()}
-        told = {k: t for k, t in short.items() if k != SEED}
+        named = {short[key]: text for key, text in choices.items()}
+        told = {k: t for k, t in named.items() if k != SEED}
         found.append(
             GridPoint(
                 label=" ".join(f"{k}={t}" for k, t in told.items()) or "all",
-                name="_".join(f"{k}={t}" for k, t in short.items()).replace("/", "-") or "one",
+                name="_".join(f"{k}={t}" for k, t in named.items()).replace("/", "-") or "one",
                 experiment=changed(base, {key: axes[key][choices[key]] for key in axes}),
                 choices=choices,
             )
         )
+    twice = [name for name, runs in Counter(point.name for point in found).items() if runs > 1]
+    if twice:
+        raise InputError(
+            f"two runs of this sweep would both be called {twice[0]}: choose values whose names "
+            f"differ by more than '/' and '-'"
+        )
     return found
+
+
+def _few(runs: int, text: str) -> None:
+    if runs > MOST:
+        raise InputError(f"'{text}' means {runs:,} runs: sweep over at most {MOST:,}")
+
+
+def _short(keys: Iterable[str]) -> dict[str, str]:
+    """What keys are called in names: without their sections, as far as that tells them apart.
+
+    >>> _short(["scheme.name", "model.name", "scheme.tau1"])
+    {'scheme.name': 'scheme.name', 'model.name': 'model.name', 'scheme.tau1': 'tau1'}
+    """
+    ends = {key: key.rpartition(".")[2] for key in keys}
+    often = Counter(ends.values())
+    return {key: end if often[end] == 1 else key for key, end in ends.items()}
 
 
 def lines(grid: Iterable[GridPoint]) -> dict[str, list[str]]:
@@ -84,8 +112,9 @@ def panels(grid: Iterable[GridPoint]) -> dict[str, dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for point in grid:
         own = [(k, v) for k, v in point.choices.items() if k != SEED]
+        short = _short(point.choices)
         head = "=".join(own[0]) if len(own) > 1 else "all"
-        rest = " ".join(f"{k.rpartition('.')[2]}={v}" for k, v in own[1 if len(own) > 1 else 0 :])
+        rest = " ".join(f"{short[k]}={v}" for k, v in own[1 if len(own) > 1 else 0 :])
         found.setdefault(head, {})[rest or point.label] = point.label
     return found
 
