@@ -2,6 +2,7 @@
 
 python tools/house.py            the table
 python tools/house.py --names    also where repeated names are, small files, the path of a start
+python tools/house.py --tree     the start of a run as a tree: who calls whom, in order
 """
 
 import argparse
@@ -88,6 +89,7 @@ class Crossed(NamedTuple):
     compiling: set[CodeType]  # of these, only to find or make the model's native code
     rest: set[CodeType]  # of these, all others
     first: set[CodeType]  # until the first round is done
+    tree: list[tuple[int, CodeType]]  # the start: each function at its first call, with its depth
 
 
 def crossed() -> Crossed:
@@ -102,16 +104,21 @@ def crossed() -> Crossed:
 
     entered: set[CodeType] = set()
     beside: set[CodeType] = set()  # entered while nothing is compiled
-    compiling = 0
+    tree: list[tuple[int, CodeType]] = []
+    compiling = depth = 0
 
     def enter(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal compiling
+        nonlocal compiling, depth
         if frame.f_code is available.__code__ and event in ("call", "return"):
             compiling += 1 if event == "call" else -1
         if event == "call":
+            if frame.f_code not in entered:
+                tree.append((depth, frame.f_code))
             entered.add(frame.f_code)
             if not compiling:
                 beside.add(frame.f_code)
+        if event in ("call", "return") and ours({frame.f_code}):
+            depth += 1 if event == "call" else -1
 
     with tempfile.TemporaryDirectory() as directory:
         experiment = load(None, ())
@@ -120,7 +127,7 @@ def crossed() -> Crossed:
         try:
             session = start(experiment, Path(directory) / "run")
             sys.setprofile(None)
-            before, outside = set(entered), set(beside)
+            before, outside, begun_by = set(entered), set(beside), tree[:]
             sys.setprofile(enter)
             for event in session:
                 if isinstance(event, Round):
@@ -129,7 +136,9 @@ def crossed() -> Crossed:
             sys.setprofile(None)
     begun, compiled = ours(before), ours(before - outside)
     records = (begun & of_records()) - compiled
-    return Crossed(begun, records, compiled, begun - records - compiled, ours(entered))
+    branches = [(level, code) for level, code in begun_by if code in begun]
+    rest = begun - records - compiled
+    return Crossed(begun, records, compiled, rest, ours(entered), branches)
 
 
 def of_records() -> set[CodeType]:
@@ -175,7 +184,13 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--names", action="store_true", help="also list what was counted")
-    names = parser.parse_args().names
+    parser.add_argument("--tree", action="store_true", help="only print the start of a run")
+    asked = parser.parse_args()
+    if asked.tree:
+        for level, code in crossed().tree:
+            file = Path(code.co_filename).relative_to(SOURCE)
+            print(f"{'  ' * level}{file}: {code.co_qualname}")
+        return
     texts = sources()
     lines = lengths(texts)
     packages = [name for name in lines if name.endswith("__init__.py") and lines[name] < 10]
@@ -202,7 +217,7 @@ def main() -> None:
     width = max(map(len, table))
     for key, value in table.items():
         print(f"{key:<{width}}  {value}")
-    if names:
+    if asked.names:
         print("\nrepeated class names")
         for name, places in repeated.items():
             print(f"  {name}: {', '.join(places)}")

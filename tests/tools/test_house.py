@@ -35,3 +35,8 @@ def test_the_start_of_a_run_stays_short() -> None:
     assert len(path.rest) <= 120
     assert len(house.files(path.rest)) <= 32
     assert len(path.start) <= 212
+    assert {code for _, code in path.tree} == path.start
+    assert [(level, code.co_name) for level, code in path.tree[:2]] == [
+        (0, "start"),
+        (1, "prepare"),
+    ]
