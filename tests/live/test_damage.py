@@ -117,7 +117,7 @@ def test_a_client_that_lost_what_it_keeps_does_not_begin_again_unasked(tmp_path:
         raise AssertionError("it must not train")
 
     for _ in range(2):  # whoever starts it again hears the same
-        with pytest.raises(RunError, match=r"finished round 7: .* bring the directory back"):
+        with pytest.raises(RunError, match=r"finished round 7: .* restore the directory"):
             completed(run_client(member, setting, 30, train, lambda line: None))
 
 

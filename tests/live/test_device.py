@@ -134,7 +134,7 @@ def test_a_library_for_another_machine_is_refused(own: Path) -> None:
     content = foreign((own / LIBRARY).read_bytes())
     (own / LIBRARY).write_bytes(content)
     bundle = Bundle.read(own / BUNDLE)
-    with refused(r"names \(it is for (aarch64|x86_64)\): it is damaged, or another model's or"):
+    with refused(r"names \(it is for (aarch64|x86_64)\): it is damaged, or belongs to"):
         checked_library(own / LIBRARY, bundle)
     # Also if the whole directory is another device's.
     theirs = replace(bundle, device="riscv", library=hashlib.sha256(content).hexdigest())
@@ -161,7 +161,7 @@ def test_a_library_that_computes_other_numbers_is_refused(own: Path) -> None:
 
 def test_a_library_of_another_model_is_refused(own: Path) -> None:
     bundle = Bundle.read(own / BUNDLE)
-    with refused("or another model's or device's; copy model.so again"):
+    with refused("or belongs to another model or device; copy model.so again"):
         checked_library(own / LIBRARY, replace(bundle, library="0" * 64))
 
 

@@ -193,8 +193,8 @@ def test_a_client_turns_to_the_neighbours_of_its_server_in_their_order() -> None
 @pytest.mark.parametrize(
     ("client", "policy", "told"),
     [
-        (4, DROP, "client 4 does not belong to server 0"),  # not a neighbour
-        (2, Policy(), 'takes in no others: that needs dead_edge = "drop"'),
+        (4, DROP, "client-4 does not belong to edge-0"),  # not a neighbour
+        (2, Policy(), 'takes in no guests: that needs dead_edge = "drop"'),
     ],
 )
 def test_a_server_takes_in_only_clients_of_its_neighbours_and_only_if_allowed(
@@ -247,7 +247,7 @@ def test_a_guest_gets_no_work_while_its_own_server_lives(tmp_path: Path) -> None
         edge.cluster.over, edge.cluster.turn = False, Turn.of(village.federation, 0, 9, {})
         answers.append(await edge.handle(who, "work", header, None))
         told = {"round": 9, "steps": 2, "sha256": "", "federation": "f" * 64}
-        with pytest.raises(Refused, match="has no work in round 9 of server 0"):
+        with pytest.raises(Refused, match="has no work in round 10 of edge-0"):
             await edge.handle(who, "result", told, b"")
 
     village.at_the_end = visit

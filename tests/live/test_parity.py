@@ -285,7 +285,7 @@ def test_rounds_all_over_the_place_end_and_the_next_one_is_worked_for(tmp_path: 
         rows = ClientRows(store, {})
         for k in range(7, 7 + 2 * MOST_SPANS, 2):
             rows.promise(k, {"n": k})
-        with pytest.raises(Refused, match="a round must follow one that was worked for"):
+        with pytest.raises(Refused, match="a round must follow one in which this client worked"):
             rows.promise(10**9, {})
         rows.promise(8, {"n": 8})
         assert (rows.promised(8), rows.promised(6)) == ({"n": 8}, {})

@@ -306,7 +306,7 @@ def test_a_node_of_another_experiment_is_refused_with_both_names(tmp_path: Path)
     ("who", "kind", "header", "told"),
     [
         (Who("client", 0), "work", {"samples": 29}, "holds 29 examples, but network.json says 30"),
-        (Who("client", 4), "work", {"samples": 25}, "client 4 does not belong to server 0"),
+        (Who("client", 4), "work", {"samples": 25}, "client-4 does not belong to edge-0"),
         (Who("client", 99), "work", {"samples": 1}, "there is no client 99"),
         (Who("client", 0), "model", {"round": 0, "hop": 0}, "client-0 may not ask for 'model'"),
         (
@@ -315,7 +315,7 @@ def test_a_node_of_another_experiment_is_refused_with_both_names(tmp_path: Path)
             {"samples": "many"},
             "must be a whole number from 0, got 'many'",
         ),
-        (Who("client", 0), "result", {"round": 7, "steps": 5}, "has no work in round 7"),
+        (Who("client", 0), "result", {"round": 7, "steps": 5}, "has no work in round 8"),
         (Who("edge", 1), "lock", {"round": 0}, "synchronous server does not answer 'lock'"),
         (Who("operator", 0), "dance", {}, "cannot ask for 'dance'"),
     ],

@@ -145,7 +145,7 @@ def test_two_halves_that_are_told_different_stories_do_not_unmask() -> None:
         some = {m: seal for m, seal in signed.items() if (m < 3) == (n < 3)}
         with pytest.raises(TooFew):
             play.clients[n].unmask(told, some)
-    with pytest.raises(Rejected, match="or not us"):
+    with pytest.raises(Rejected, match="or leaves us out"):
         play.clients[5].survivors(without)  # it is alive and knows it
 
 

@@ -1,9 +1,9 @@
-"""Who called a node, and how each call ended, in lines that are chained by their hashes.
+"""The audit log: who called a node, and how each call ended, in lines chained by their hashes.
 
-Every line carries the hash of itself and of the line before, so none can be changed, taken out or
-put in without breaking all that follow. Calls with the same caller, kind and outcome become one
-line: the first is written at once, and later ones are counted and written together after a while.
-So nobody can fill a disk by calling often.
+Every line has a hash of itself and the line before, so no line can be changed, removed or inserted
+without breaking all that follow. Of several calls with the same caller, kind and outcome, the first
+is written at once; later ones are counted and written together after a while. So nobody can fill a
+disk by calling often.
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from typing import Any
 
 from sdfeel.core.errors import RunError
 
-FIRST = "0" * 64  # what the first line of all follows
+FIRST = "0" * 64  # stands for the hash before the first line
 ANSWERED = "answered"
 EVERY = {ANSWERED: 600.0}  # seconds between two lines about calls that are alike
 OTHERS_EVERY = 60.0
-MOST_KINDS = 4096  # of calls that are counted; then all are written
-_TAIL = 1 << 16  # bytes; no line is longer
+MOST_KINDS = 4096  # kinds of calls that are counted; beyond that, all counts are written
+_TAIL = 1 << 16  # bytes that are read at the end; no line is longer
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class AuditedCall:
 
 @dataclass
 class _Waiting:
-    """Calls that are not written yet, and since when."""
+    """Calls of one kind that are counted but not written yet, and since when."""
 
     since: float
     last: AuditedCall | None = None
@@ -72,9 +72,9 @@ class AuditLog:
 
     def __post_init__(self) -> None:
         with suppress(FileNotFoundError):
-            self._go_on()
+            self._continue()
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         """Continue where the last process stopped; half a line at the end comes from a crash."""
         with self.path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -95,7 +95,7 @@ class AuditLog:
             self.tell(f"the audit log was damaged: it is now {aside}, and a new one begins")
 
     def note(self, call: AuditedCall) -> None:
-        """Write it, or count it with similar calls."""
+        """Write a call, or count it with others of its kind."""
         if call.kind not in self._waiting:
             if len(self._waiting) >= MOST_KINDS:
                 self.flush(everything=True)
@@ -108,7 +108,7 @@ class AuditLog:
         waiting.sent += call.sent
 
     def flush(self, everything: bool = False) -> None:
-        """Write what has waited for long enough."""
+        """Write the counts that have waited for long enough, or everything."""
         now = self.clock()
         for kind, waiting in list(self._waiting.items()):
             if everything or now - waiting.since >= EVERY.get(kind[-1], OTHERS_EVERY):
@@ -127,7 +127,7 @@ class AuditLog:
 
     def _append(self) -> None:
         while self._unwritten:
-            fresh = not self.path.exists() or not self.path.stat().st_size  # it was rotated
+            fresh = not self.path.exists() or not self.path.stat().st_size  # new or rotated
             line = {"n": self.lines + 1, **self._unwritten[0]}
             if fresh:
                 line["before"] = self.head
@@ -159,16 +159,16 @@ def hash_of(before: str, line: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Audit:
-    """What an intact log says."""
+    """The content of an intact log."""
 
     lines: int
     head: str
     outcomes: dict[str, int]
-    denied: list[str]  # who was turned away, with the reasons
+    denied: list[str]  # calls that were turned away, with the reasons
 
 
 def verified(path: Path, head: str | None = None) -> Audit:
-    """Check a log line by line; a `head` that was noted before must still be in it."""
+    """Check a log line by line; a `head` that somebody noted earlier must still be in it."""
     before, number, outcomes = None, 0, Counter[str]()
     denied: dict[str, str] = {}
     seen = head is None

@@ -1,9 +1,9 @@
-"""A client: asks its servers for work, trains on its own data, hands in the trained model.
+"""A client: asks its servers for work, trains on its own data, and sends back the trained model.
 
-What it trains is a function of the work, and of what it keeps durably from round to round where a
-scheme or a compression asks for that. So a client that is killed and started again computes the
-same bits. Models are NumPy's arrays here, so that the same client runs on devices that cannot carry
-torch.
+The model that it trains depends only on the work and, where a scheme or a compression needs them,
+on rows that it keeps on disk from round to round. So a client that is killed and started again
+computes the same bits. Models are NumPy arrays here, so that the same client runs on devices that
+have no torch.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ from sdfeel.live.transport.tensors import CODE, MODEL, Schema, digest, pack, par
 
 ArrayTask = TaskOf[NDArray[Any]]
 Train = Callable[[ArrayTask], NDArray[Any]]
-MOST_ROWS = 8  # that come with a model
-AGAIN = 0.1  # seconds until work that is not there yet is asked for again
-SILENCE = 10.0  # seconds for another server to begin to send a model
-UNPROVEN = 10.0  # seconds in which a server that lied about the network's epoch is not believed
+MOST_ROWS = 8  # extra rows that may come with a model
+AGAIN = 0.1  # seconds until we ask again for something that is not ready yet
+SILENCE = 10.0  # seconds for another server to begin sending its model
+UNPROVEN = 10.0  # seconds to ignore a server that announced an epoch and could not prove it
 
 
 @dataclass(frozen=True)
@@ -46,37 +46,37 @@ class Membership:
     digest: str  # of what all nodes agree on
     schema: Schema  # of a model
     servers: tuple[int, ...]  # the servers it works for
-    refuges: tuple[int, ...] = ()  # servers it may turn to when its own is dead, in order
+    refuges: tuple[int, ...] = ()  # servers that it may work for when its own is dead, in order
     about: About = UNSAID  # what its servers must have in common with it
-    coding: Coding | None = None  # how its updates are written; None: models as they are
-    rows: Mapping[int, NDArray[Any]] = field(default_factory=dict)  # it keeps, as they are at first
-    models: frozenset[int] = frozenset()  # those of the rows that are the model at first
+    coding: Coding | None = None  # how its updates are compressed; None: it sends whole models
+    rows: Mapping[int, NDArray[Any]] = field(default_factory=dict)  # initial values of its own rows
+    models: frozenset[int] = frozenset()  # the rows whose initial value is the model
     epoch: int = 0  # of the network
-    own: NDArray[Any] | None = None  # what stays with it, at first, where models are personal
-    guard: UpdateGuard | None = None  # what is done to its updates before they leave
-    private: bool = False  # is there noise in what it sends, which a second message would reveal?
-    noisy_steps: bool = False  # is it in every step?
+    own: NDArray[Any] | None = None  # initial values of the personal part, which never leaves it
+    guard: UpdateGuard | None = None  # clips its updates and adds noise before they leave
+    private: bool = False  # does it send noise, which a second message would reveal?
+    noisy_steps: bool = False  # is there noise in every step?
     masking: Masking | None = None  # how its updates are hidden in sums
-    most: int | None = None  # local iterations that one round may ask for
+    most: int | None = None  # the most local iterations that one round may ask for
 
     @property
     def along(self) -> int:
-        """Rows that may come with a model at most."""
+        """The most rows that may come with a model."""
         return MOST_ROWS if self.rows else 0
 
     @property
     def letters(self) -> int:
-        """Bytes of one step of a sum under masks, at most."""
+        """The most bytes of one step of a masked sum."""
         return 0 if self.masking is None else letters_of(self.masking.most)
 
     @property
     def keeps(self) -> bool:
-        """Does a client need a memory of its own?"""
+        """Must this client remember anything from round to round?"""
         guarded = self.guard is not None or self.private or self.masking is not None
         return guarded or self.coding is not None or bool(self.rows) or self.own is not None
 
     def moved(self, servers: tuple[int, ...], epoch: int, digest: str) -> "Membership":
-        """The same in another epoch of the network."""
+        """The same client in another epoch of the network."""
         about = self.about.in_epoch(epoch, digest)
         return replace(self, servers=servers, refuges=(), epoch=epoch, about=about)
 
@@ -87,7 +87,7 @@ class Membership:
 
 
 def _sources(found: Mapping[int, Answer]) -> set[int]:
-    """The servers whose models some work starts from; a server may have sent anything."""
+    """The servers whose models the work starts from; the answers have not been checked yet."""
     named = (header.get("sources") for header, _ in found.values())
     return {d for each in named if isinstance(each, list) for d in each if is_whole(d)}
 
@@ -99,32 +99,32 @@ class Client:
     schema: Schema  # of a model
     number: int
     samples: int
-    failover: Failover  # its ways to servers
+    failover: Failover  # its links to servers
     train: Train
-    coding: Coding | None = None  # how its updates are written; None: models as they are
+    coding: Coding | None = None  # how its updates are compressed; None: it sends whole models
     kept: ClientRows | None = None  # what it remembers from round to round
-    rows: tuple[int, ...] = ()  # those that it holds
+    rows: tuple[int, ...] = ()  # the rows that it holds
     desk: ClientDesk | None = None  # signs what it does
-    guard: UpdateGuard | None = None  # what it does to its updates before they leave
-    private: bool = False  # does it give away only one update of a round?
-    noisy_steps: bool = False  # and of each step from a model?
+    guard: UpdateGuard | None = None  # clips its updates and adds noise before they leave
+    private: bool = False  # does it send only one update per round?
+    noisy_steps: bool = False  # and use each step's noise only once per model?
     masking: Masking | None = None  # how its updates are hidden in sums
-    secret: int = 0  # what its noise and its masks are drawn from
-    most: int | None = None  # local iterations that a server may ask for in one round
+    secret: int = 0  # seeds its noise and its masks
+    most: int | None = None  # the most local iterations that a server may ask for in one round
     tell: Callable[[str], None] = lambda line: None
     rounds: int = 0  # finished by this process
-    round: int = 0  # the newest one
+    round: int = 0  # the newest finished round
     last_error: str = ""
     pace: float | None = None  # seconds of one step, as last measured
     taken: int = 0  # local iterations up to its last work, as its servers counted them
     epoch: int = 0  # of the network, as this client knows it
-    outdated: int | None = None  # a server that knows a later one
+    outdated: int | None = None  # a server that knows a later epoch
     _over: set[int] = field(default_factory=set)
     _ahead: dict[int, Answer] = field(default_factory=dict)  # work that came with the last answer
-    _unproven: dict[int, float] = field(default_factory=dict)  # until when an epoch is not believed
+    _unproven: dict[int, float] = field(default_factory=dict)  # until when to ignore a server
 
     async def run(self) -> None:
-        """Work until every server says that there is no more, or one that the network changed."""
+        """Work until every server has finished, or one announces a new network."""
         while work := await self._next():
             gave, clock = tuple(work[2]), asyncio.get_running_loop().time
             begin = clock()
@@ -136,10 +136,9 @@ class Client:
                 masked = self.masking is not None and isinstance(error, Refused | TooFew)
                 if self._alone and not masked:
                     raise
-                # A server that asks for more than it may gets nothing, and may ask for less next
-                # time.
-                self.last_error = str(error)
-                self.tell(f"leaving a {'sum' if masked else 'round'}: {error}")
+                # The server asked for more than it may: it gets nothing this time.
+                self.last_error, what = str(error), "masked sum" if masked else "work"
+                self.tell(f"round {work[0] + 1}: declining the {what}: {error}")
                 self._turn_away(error)
                 await asyncio.sleep(NONSENSE)
                 self._share(gave, (), clock() - begin)
@@ -148,25 +147,22 @@ class Client:
 
     @property
     def _alone(self) -> bool:
-        """Is the server that we listen to our only one? Then we end when it says so."""
+        """Is there only one server that we can work for? Then its refusal ends this client."""
         return len(self.failover.own) == 1 and self.failover.host is None
 
     def _turn_away(self, error: SdfeelError) -> None:
-        """A host's answer is of no use: look for another host, or wait for our own server."""
+        """A host's answer is unusable: find another host, or wait for our own server."""
         if self.failover.host is not None:
             self.failover.leave_out(self.failover.host, error)
 
     def _share(self, gave: Collection[int], served: Collection[int], seconds: float) -> None:
-        """One server of several gets no more of our time than the others, if these have work."""
+        """Of several servers, none gets more of our time than the others that have work."""
         if self.failover.own.keys() - self._over - set(gave) - set(served):
             for d in gave:
                 self.failover.rest(d, seconds)
 
     async def _work(self, k: int, header: Header, bodies: dict[int, bytes]) -> set[int]:
-        """Our part of one round, from the model that we are given to what we hand in.
-
-        The servers that took it.
-        """
+        """Do our part of one round; return the servers that took the result."""
         begin = time.monotonic()
         start = await self._start(k, header, bodies)
         if start is None:
@@ -202,7 +198,7 @@ class Client:
         return served
 
     def _masked(self, k: int, header: Header) -> MaskedRound | None:
-        """Our part in the round's sum, where servers see nothing else."""
+        """Our part in the round's masked sum; None where servers see each update."""
         if self.masking is None:
             return None
         assert self.kept is not None
@@ -212,14 +208,14 @@ class Client:
         return MaskedRound(*way, self.masking, self.secret, self.kept, self.desk.notary)
 
     def known(self, header: Header, bodies: dict[int, bytes]) -> dict[int, NDArray[Any]]:
-        """Rows in addition to the model: those that came along, and our own as they are now."""
+        """The rows besides the model: those that came with it, and our own as they are now."""
         if self.kept is None:
             return {}
         self.kept.settle(int(header["first"]))
         self.kept.renew(self.epoch, parsed(next(iter(bodies.values())))[MODEL])
         known = {}
         if (header.get("rows") or header.get("told")) and len(bodies) != 1:
-            raise Refused("rows come with the model of one server, not with several")
+            raise Refused("a server sends rows, but this work starts from several servers' models")
         if header.get("rows"):
             (body,) = bodies.values()
             found = unpack(body, self._with_rows(header), digest(body))
@@ -233,7 +229,7 @@ class Client:
         return known
 
     def held(self) -> dict[int, str]:
-        """The hashes of what we keep from round to round, as it is now, by place."""
+        """The hashes of the rows that we keep from round to round, by place."""
         if self.kept is None:
             return {}
         found = {place: self.kept.get(place) for place in (OWED, *(-n for n in self.rows))}
@@ -249,14 +245,14 @@ class Client:
         return {n: -n for n in self.rows}
 
     def _with_rows(self, header: Header) -> Schema:
-        """The form of a model with the rows that a server says come along."""
+        """The schema of a model with the rows that the server's header announces."""
         places = header.get("rows", [])
         if (
             not isinstance(places, list)
             or len(places) > MOST_ROWS
             or not all(map(is_whole, places))
         ):
-            raise Refused("a server does not say which rows come with a model")
+            raise Refused(f"'rows' must be a list of at most {MOST_ROWS} places of rows")
         ((_, shape, dtype),) = self.schema.entries
         names = sorted({MODEL, *(f"row{place}" for place in places)})
         return Schema(tuple((name, shape, dtype) for name in names))
@@ -270,7 +266,7 @@ class Client:
         known: dict[int, NDArray[Any]],
         masked: MaskedRound | None = None,
     ) -> bytes:
-        """What is handed in. What we keep changes with it, if it is used."""
+        """The body to send. Our rows change with it once the server has counted it."""
         if self.kept is None:
             return pack({MODEL: model})
         pending: dict[int, NDArray[Any] | None] = {}
@@ -295,7 +291,7 @@ class Client:
         return body
 
     async def _next(self) -> tuple[int, Header, dict[int, bytes]] | None:
-        """The earliest round that some server waits for; None when all are done."""
+        """The earliest round that a server has for us, with its models; None if all are done."""
         while left := [d for d in self.failover.own if d not in self._over]:
             found: dict[int, Answer] = {}
             for d, answer in (await self._answers(left)).items():
@@ -326,7 +322,7 @@ class Client:
         return await self.failover.work(servers, self._question(), _sources, self._pause)
 
     def _pause(self, d: int, answer: Answer) -> float:
-        """Seconds until a server whose answer is of no use is asked again; 0 for other answers."""
+        """Seconds until a server that gave an unusable answer is asked again; otherwise 0."""
         header = answer[0]
         if "epoch" in header:
             now = asyncio.get_running_loop().time()
@@ -336,28 +332,28 @@ class Client:
         return 0.0 if header.get("over") else HASTY  # it should have waited
 
     def disbelieve(self, d: int, error: str) -> None:
-        """A server spoke of a later epoch, and has no proof: its word alone changes nothing."""
+        """A server announced a later epoch without proof: ignore that for a while."""
         self.last_error = f"edge-{d}: {error}"
         self._unproven[d] = asyncio.get_running_loop().time() + UNPROVEN
 
     def _question(self) -> Header:
-        """What we say when we ask for work."""
+        """The header with which we ask for work."""
         question = {"samples": self.samples, "wait": LONG_POLL, "taken": self.taken}
         return {**question, "epoch": self.epoch} if self.epoch else question
 
     def _asks_ahead(self, body: bytes) -> bool:
         """May the answer to a result bring the next work? It saves a call.
 
-        Not where another server may be the next to have work, nor for what a server would keep in
-        memory while it waits, nor where rows make an answer longer than a result may be.
+        Not if another server may have work first, nor for long bodies, which the server would hold
+        in memory while it waits, nor with rows: the answer would exceed the limit for results.
         """
         alone = len(self.failover.own) == 1 and self.failover.host is None
         return alone and self.masking is None and not self.rows and len(body) <= INLINE
 
     def _sound(self, d: int, answer: Answer) -> bool:
-        """May we work on what a server hands out?
+        """Is the work that a server hands out usable?
 
-        One of several cannot keep us from the others, nor a host from our own.
+        If it is not, we go on with our other servers; only from our sole server is it an error.
         """
         if self._alone:
             self._check(d, answer[0])
@@ -372,20 +368,21 @@ class Client:
         return True
 
     def _check(self, d: int, header: Header) -> None:
-        """A server may have sent anything."""
+        """Refuse work whose header is malformed or asks for too much."""
         for key in ("round", "steps", "first"):
             whole(header, key)
         if self.most is not None and header["steps"] > self.most:
-            raise Refused(f"edge-{d} asks for {header['steps']} steps; the most is {self.most}")
+            steps = f"{header['steps']} steps in one round"
+            raise Refused(f"edge-{d} asks for {steps}; the experiment allows {self.most}")
         sources, weights = header.get("sources"), header.get("weights")
         if not isinstance(sources, list) or not isinstance(weights, list):
             raise Refused(f"edge-{d} does not say which models to start from")
         if not all(map(is_whole, sources)):
-            raise Refused(f"edge-{d} names models to start from that are not server numbers")
+            raise Refused(f"edge-{d} names the models to start from, but not by server numbers")
         reachable = all(map(self.failover.reaches, sources))
         once = len(set(sources)) == len(sources) == len(weights)
         if not reachable or not once or not sources:
-            raise Refused(f"edge-{d} names models to start from that this client cannot reach")
+            raise Refused(f"edge-{d} says to start from models of servers that are not ours")
         if not all(
             isinstance(n, int | float)
             for n in (
@@ -396,7 +393,7 @@ class Client:
                 header.get("deadline", 1.0),
             )
         ):
-            raise Refused(f"edge-{d} sends weights that are not numbers")
+            raise Refused(f"edge-{d} sends a weight, rate or bound that is not a number")
 
     def _checked(self, answer: Answer) -> bytes:
         header, body = answer
@@ -406,7 +403,7 @@ class Client:
         return body
 
     async def _start(self, k: int, header: Header, bodies: dict[int, bytes]) -> NDArray[Any] | None:
-        """The model to start from; None if another server is behind and must be served first."""
+        """The model to start from; None if a server that we need is still in an earlier round."""
         row = dict(zip(header["sources"], header["weights"], strict=True))
         for d in row:
             if d not in bodies:
@@ -419,7 +416,7 @@ class Client:
         return self.started(row, bodies)
 
     async def _beside(self, d: int, k: int) -> Answer:
-        """The model of a round at another of our servers. Each may be silent, or lie."""
+        """A round's model from another of our servers, which may be silent, or lie."""
         try:
             question = {"round": k, "wait": SOON}
             told, body = await self.failover.link(d).ask("start", question, seconds=SILENCE)
@@ -446,10 +443,10 @@ class Client:
             shift = bounded(shift, start, float(header.get("clip", inf)))
         steps = int(header["steps"])
         if "deadline" in header:
-            # Before the first measurement, one step shows how fast this device is.
+            # The first time, one step shows how fast this device is.
             fits = 1.0 if self.pace is None else header["deadline"] / max(self.pace, 1e-9)
             steps = int(max(1, min(steps, fits)))
-            if self.private and self.kept is not None:  # what was given away once stays as it was
+            if self.private and self.kept is not None:  # repeat an update that was sent before
                 steps = self.kept.released(header.get("round")) or steps
         first, rate = int(header["first"]), float(header["rate"])
         pull = float(header.get("pull", 0.0))
@@ -457,9 +454,9 @@ class Client:
         return ArrayTask(self.number, start, steps, first, rate, shift, pull, own)
 
     async def _hand_in(self, k: int, told: Header, body: bytes, header: Header) -> set[int]:
-        """Give a result to all whom it is for; those who took it.
+        """Send a result to every server that it is for; return those that took it.
 
-        One of several servers that does not take it in time asks for it again when it is back.
+        Of several servers, one that cannot take it now asks for it again when it is back.
         """
         served: set[int] = set()
         several = len(self.failover.own) > 1
@@ -474,7 +471,7 @@ class Client:
                 if isinstance(error, NotTrusted) and self._alone:
                     raise
                 self.last_error = f"edge-{d}: {error}"
-                self.tell(f"round {k + 1}: edge-{d} refused the result: {error}")
+                self.tell(f"round {k + 1}: edge-{d} did not take the result: {error}")
                 return
             if answer is not None and isinstance(answer[0].get("next"), dict):
                 self._ahead = {d: (answer[0]["next"], answer[1])}
@@ -485,7 +482,7 @@ class Client:
         return served
 
     def status(self) -> dict[str, Any]:
-        """Where this client is, for people and programs."""
+        """How far this client is, for people and programs."""
         own, others, host = self.failover.own, self.failover.others, self.failover.host
         links = [*own.values(), *others.values()]
         errors = [link.last_error for link in links if link.last_error]

@@ -1,8 +1,8 @@
-"""What a client keeps from round to round, on its own disk: its rows, and what its messages owe.
+"""What a client keeps on its own disk from round to round: its rows, and what compression left out.
 
-What a round makes of them counts only if the round's result was used. The next piece of work shows
-it: by then the server has counted the round's local iterations, or it has not. So a crash at any
-moment, on either side, leaves the two in agreement.
+A round's changes to them count only if the server used the round's result. The next piece of work
+tells: by then the server has counted the round's local iterations, or it has not. So both sides
+agree after a crash of either at any moment.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,25 +20,25 @@ from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.tensors import MODEL, pack, parsed
 
 Array = NDArray[Any]
-OWED = 0  # the place of what messages owe; rows have the places 1, 2, ...
-OWN = -1  # of what stays with the client, where models are personal
+OWED = 0  # the place of what messages left out (error feedback); rows have places 1, 2, ...
+OWN = -1  # the place of the personal part of the model, which stays with the client
 PENDING, LAST, EPOCH, RELEASED = "pending", "last", "epoch", "released"  # names of facts
-PROMISED = "promised"  # the fact of what was answered in a sum under masks
-MOST_SPANS = 256  # of rounds in which something was given away
-NOW, THEN = 0, 1  # rounds under which rows are kept: as they are, as the last round would make them
+PROMISED = "promised"  # the fact: what was answered in masked sums
+MOST_SPANS = 256  # most spans of rounds in which something was sent
+NOW, THEN = 0, 1  # "rounds" of rows in the store: as they are; as they are if the result counts
 
 
 @dataclass(frozen=True)
 class Given:
-    """The rounds in which something was given away: once each, in whatever order servers ask.
+    """The rounds in which something was sent: once each, in whatever order servers ask.
 
-    To remember only the last of them would not do: a server that asks for a round far ahead would
-    then keep this client from all rounds before it, and from its other servers.
+    The last round alone would not be enough: then a server that asks for a round far ahead would
+    block all rounds before it, also for this client's other servers.
     """
 
     spans: list[list[int]]  # [[first, the one after the last], ...], ascending and apart
-    last: int | None = None  # the round of which we know what it was
-    told: Mapping[str, Any] = field(default_factory=dict)  # that
+    last: int | None = None  # the one that was recorded last
+    told: Mapping[str, Any] = field(default_factory=dict)  # what was sent in that round
 
     @classmethod
     def of(cls, fact: Mapping[str, Any] | None) -> "Given":
@@ -46,18 +46,18 @@ class Given:
 
     @property
     def fact(self) -> dict[str, Any]:
-        """What is remembered."""
+        """The form in which it is stored."""
         return {"spans": self.spans, "last": self.last, "told": dict(self.told)}
 
     def __contains__(self, k: int) -> bool:
         return any(first <= k < after for first, after in self.spans)
 
     def what(self, k: int | None) -> dict[str, Any] | None:
-        """What was given away in round `k`; None if that is nothing, or is no longer known."""
+        """What was sent in round `k`; None if nothing was, or if it is no longer known."""
         return dict(self.told) if k is not None and k == self.last else None
 
     def also(self, k: int, what: Mapping[str, Any]) -> "Given":
-        """The same with this for round `k`."""
+        """The same, with `what` sent in round `k`."""
         spans: list[list[int]] = []
         for first, after in sorted([*self.spans, [k, k + 1]]):
             if spans and first <= spans[-1][1]:
@@ -66,31 +66,31 @@ class Given:
                 spans.append([first, after])
         if len(spans) > MOST_SPANS:
             raise Refused(
-                f"a server asks for round {k + 1}, but servers have left out rounds {MOST_SPANS} "
-                f"times before: now a round must follow one that was worked for"
+                f"a server asks for round {k + 1}, but servers have skipped rounds {MOST_SPANS} "
+                f"times already: from now on, a round must follow one in which this client worked"
             )
         return Given(spans, k, what)
 
 
 class ClientRows:
-    """A client's rows, each under its place."""
+    """A client's rows, by place."""
 
     def __init__(
         self, store: Store, fresh: Mapping[int, Array], models: Collection[int] = ()
     ) -> None:
-        self._store, self._fresh = store, fresh  # what rows are at first
-        self._models = models  # those of them that are the model
+        self._store, self._fresh = store, fresh  # initial values
+        self._models = models  # places whose initial value is the model
 
     def get(self, place: int) -> Array | None:
         saved = self._store.get("row", NOW, place)
         return self._fresh.get(place) if saved is None else parsed(saved.body)[MODEL]
 
     def renew(self, epoch: int, model: Array) -> None:
-        """With a new epoch, begin again: with nothing, or with the model of its first round."""
+        """In a new epoch, reset the rows: to nothing, or to the model of its first round."""
         if (self._store.fact(EPOCH) or 0) == epoch:
             return
         with self._store.commit():
-            for place in self._fresh.keys() - {OWN}:  # which no server knows
+            for place in self._fresh.keys() - {OWN}:  # servers do not know that one
                 self._store.drop("row", NOW, place)
                 self._store.drop("row", THEN, place)
                 if place in self._models:
@@ -99,7 +99,7 @@ class ClientRows:
             self._store.remember(EPOCH, epoch)
 
     def settle(self, first: int) -> None:
-        """Adopt what the last round made of them, or forget it."""
+        """Adopt the last round's changes if the server has counted it; otherwise forget them."""
         pending = self._store.fact(PENDING)
         if pending is None:
             return
@@ -114,7 +114,7 @@ class ClientRows:
         self._store.sweep_files()
 
     def follow(self, k: int, rows: Mapping[int, Array]) -> None:
-        """Take over what the model of round `k` makes of them, once."""
+        """Set rows to what they become with the model of round `k`, once."""
         if self._store.fact(LAST) == k:
             return
         with self._store.commit():
@@ -123,7 +123,7 @@ class ClientRows:
             self._store.remember(LAST, k)
 
     def expect(self, counted: int, rows: Mapping[int, Array | None]) -> None:
-        """What they become once the server has counted this many local iterations."""
+        """Save what rows become once the server has counted this many local iterations."""
         with self._store.commit():
             for place, row in rows.items():
                 self._store.drop("row", THEN, place)
@@ -134,11 +134,10 @@ class ClientRows:
     def release(
         self, k: int, start: str, steps: int, content: str, first: int | None = None
     ) -> None:
-        """Remember that an update of round `k` is given away, from the model with this hash.
+        """Remember that an update of round `k`, from the model with this hash, will be sent.
 
-        The noise of a round hides only one update. A server that asks for a second one, from
-        another model or made in another way, is refused. With `first`, every step from there on has
-        noise of its own.
+        The noise of a round hides only one update: a request for a second one, from another model
+        or made in another way, is refused. With `first`, each step from there on has its own noise.
         """
         known = Given.of(self._store.fact(RELEASED))
         told = {"start": start, "steps": steps, "content": content}
@@ -156,15 +155,15 @@ class ClientRows:
                 self._store.put("used", 0, place, b"", {"spans": spans}, replace=True)
 
     def released(self, k: int | None) -> int | None:
-        """How many steps the update that was given away in round `k` took; None: none was."""
+        """How many steps the update took that was sent in round `k`; None if none was sent."""
         told = Given.of(self._store.fact(RELEASED)).what(k)
         return None if told is None else int(told["steps"])
 
     def _spans(self, start: str, mine: list[Any]) -> list[list[Any]]:
-        """The steps that are given away from a model, with those of `mine`.
+        """The steps whose results were sent, starting from one model, and those of `mine`.
 
-        The noise of a step belongs to its number and to the model with which the round began, so
-        it hides one gradient alone, whatever the round.
+        A step's noise is drawn from its number and the model with which the round began, so in all
+        rounds together it can hide only one gradient.
         """
         known: list[list[Any]] = (self._store.note("used", 0, int(start[:15], 16)) or {}).get(
             "spans", []
@@ -179,18 +178,18 @@ class ClientRows:
         return known if mine in known else [*known, mine]
 
     def promised(self, k: int) -> dict[str, Any]:
-        """What was answered so far in the sum of round `k`."""
+        """What was answered so far in the masked sum of round `k`."""
         known = Given.of(self._store.fact(PROMISED))
         told = known.what(k)
         if k in known and told is None:
             raise Refused(
-                f"a server asks for the sum of round {k + 1} again, but others have begun "
+                f"a server asks for the sum of round {k + 1} again, but later sums have begun "
                 f"since: no update is given away twice"
             )
         return {} if told is None else told
 
     def promise(self, k: int, state: Mapping[str, Any]) -> None:
-        """Remember what we are about to answer, and never contradict it."""
+        """Remember what we are about to answer, so that we never contradict it."""
         with self._store.commit():
             known = Given.of(self._store.fact(PROMISED))
             self._store.remember(PROMISED, known.also(k, state).fact)
@@ -202,7 +201,7 @@ def coded(coding: Coding, kept: ClientRows, update: Array, client: int, k: int) 
 
 
 def summed(terms: object, known: Mapping[int, Array], what: str) -> Array:
-    """The weighted sum that a server asks for: [[row, weight], ...] of known rows."""
+    """The weighted sum of known rows that a server asks for as [[row, weight], ...]."""
     if not isinstance(terms, list) or not terms:
         raise Refused(f"a server does not say what to make {what} from")
     found = []
@@ -217,30 +216,30 @@ def summed(terms: object, known: Mapping[int, Array], what: str) -> Array:
 
 
 def finite_sum(terms: Iterable[tuple[float, Array]], what: str) -> Array:
-    """A weighted sum as a server asks for it; `Refused` unless it is finite."""
+    """A weighted sum that a server asks for; `Refused` unless it is finite."""
     with np.errstate(all="ignore"):
         total = weighted_by_hand(terms)
     return _finite(total, what)
 
 
 def _finite(row: Array, what: str) -> Array:
-    """What is not would spoil every round to come, perhaps with another server."""
+    """The row, or `Refused`: infinite numbers would spoil all later rounds, with any server."""
     if not np.isfinite(row).all():
         raise Refused(f"a server asks to make {what} that is not finite")
     return row
 
 
 def _among(number: object, known: Mapping[int, object]) -> bool:
-    """Is this, which may be anything, the number of a known row?"""
+    """Is this value, which may be anything, the number of a known row?"""
     return isinstance(number, int) and number in known
 
 
 def made(
     header: Header, key: str, known: Mapping[int, Array], own: Mapping[int, int]
 ) -> dict[int, Array]:
-    """Rows of this client as a server says, by place; `own` are their numbers and places.
+    """This client's new rows, by place, as a server's header tells; `own` maps numbers to places.
 
-    `Refused` unless they are finite: a client may keep them for longer than that server lasts.
+    `Refused` unless they are finite: the client may keep them for longer than that server exists.
     """
     asked = header.get(key, [])
     if not isinstance(asked, list):

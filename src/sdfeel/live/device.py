@@ -1,8 +1,8 @@
 """A client on a device that cannot run torch: `sdfeel-device NODE.toml`.
 
-It is the client of `client.py` with another way to train: a library that the operator compiled for
-this device and this model. `device.json` next to the node file holds all that the client must know;
-`sdfeel deploy init --device` writes both (`deploy/device.py`). It needs only NumPy, gRPC,
+It is the client of `client.py`, but trains with a library that the operator compiled for this
+device and this model. `device.json`, next to the node file, has everything that the client must
+know; `sdfeel deploy init --device` writes both (`deploy/device.py`). It needs only NumPy, gRPC,
 cryptography and safetensors.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # NumPy's threads would only take memory
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads would only cost memory
 
 import numpy as np
 
@@ -46,9 +46,9 @@ KEYS = ("experiment", "network", "identity", "allow", "health", "data", "peers")
 
 @dataclass(frozen=True)
 class Bundle:
-    """What the operator gives a device in addition to its node file."""
+    """The content of `device.json`: what a device needs besides its node file."""
 
-    device: str  # the kind that the library is for
+    device: str  # the kind of device for which the library was compiled
     client: int
     samples: int
     servers: tuple[int, ...]
@@ -61,10 +61,10 @@ class Bundle:
     sgd: LocalStep
     library: str  # the SHA-256 of the library
     reference: str  # the SHA-256 of the model that the library must train from known numbers
-    about: Mapping[str, str] = field(default_factory=dict)  # what servers are told in greeting
-    coding: Coding | None = None  # how its updates are written; None: models as they are
-    guard: UpdateGuard | None = None  # what it does to its updates before they leave
-    most: int | None = None  # local iterations that a server may ask for in one round
+    about: Mapping[str, str] = field(default_factory=dict)  # what it tells servers about itself
+    coding: Coding | None = None  # how its updates are compressed; None: it sends whole models
+    guard: UpdateGuard | None = None  # clips its updates and adds noise before they leave
+    most: int | None = None  # the most local iterations that a server may ask for in one round
     form: int = FORM
 
     def text(self) -> str:
@@ -76,8 +76,8 @@ class Bundle:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             if values.get("form") != FORM:
                 raise InputError(
-                    f"{path} was written by another version of sdfeel: install the operator's "
-                    f"version, this is {__version__}"
+                    f"{path} was written by another version of sdfeel than this one, "
+                    f"{__version__}: install the operator's version"
                 )
             for key in ("servers", "refuges", "shape"):
                 values[key] = tuple(values[key])
@@ -98,7 +98,7 @@ class Bundle:
 
 
 def checked_library(path: Path, bundle: Bundle) -> Library:
-    """The library, if it is whole, for this machine, and computes the model that it should."""
+    """The library, if it is intact, fits this machine, and trains the reference model exactly."""
     again = f"copy {path.name} again from where `sdfeel deploy init` wrote it"
     try:
         content = path.read_bytes()
@@ -108,8 +108,8 @@ def checked_library(path: Path, bundle: Bundle) -> Library:
         made = machine_of(content)
         what = f" (it is for {made})" if made not in (None, bundle.device) else ""
         raise RunError(
-            f"{path} is not the library that {BUNDLE} names{what}: it is damaged, or another "
-            f"model's or device's; {again}"
+            f"{path} is not the library that {BUNDLE} names{what}: it is damaged, or belongs to "
+            f"another model or device; {again}"
         )
     lacking = missing_instructions(bundle.device)
     if lacking:
@@ -124,7 +124,10 @@ def checked_library(path: Path, bundle: Bundle) -> Library:
             f"for `--device` with this machine's name"
         ) from None
     if not library.fuses:
-        raise RunError(f"{path} has bits of its own: it was compiled without fused multiply-add")
+        raise RunError(
+            f"{path} was compiled without fused multiply-add, so it computes other bits than the "
+            f"other nodes: ask the operator for another library"
+        )
     found = reference(library, bundle)
     if found != bundle.reference:
         raise RunError(
@@ -135,7 +138,7 @@ def checked_library(path: Path, bundle: Bundle) -> Library:
 
 
 def missing_instructions(device: str, cpu: Path = Path("/proc/cpuinfo")) -> list[str]:
-    """What a library for `device` uses and an old CPU lacks: it would end the process."""
+    """The instructions that a library for `device` needs and this CPU lacks: it would crash."""
     if device != "x86_64" or os.uname().machine != device:
         return []
     lines = cpu.read_text().splitlines() if cpu.is_file() else []
@@ -144,7 +147,7 @@ def missing_instructions(device: str, cpu: Path = Path("/proc/cpuinfo")) -> list
 
 
 def machine_of(content: bytes) -> str | None:
-    """The machine that an ELF file is for; None if it is not one."""
+    """The machine for which an ELF file is; None if it is no ELF file."""
     if content[:4] != b"\x7fELF" or len(content) < 20:
         return None
     number = int.from_bytes(content[18:20], "little")
@@ -152,7 +155,7 @@ def machine_of(content: bytes) -> str | None:
 
 
 def reference(library: Library, bundle: Bundle) -> str:
-    """The SHA-256 of a model trained for a few steps from numbers that are the same anywhere."""
+    """The SHA-256 of a model trained for a few steps from numbers that are the same everywhere."""
     draws = rng(bundle.seed, "reference")
     count = 2 * bundle.sgd.batch_size + 1
     x = draws.random((count, *bundle.shape), dtype=np.float32) * 2 - 1
@@ -179,7 +182,7 @@ def by_library(library: Library, bundle: Bundle, x: Singles, y: Ints) -> Train:
 
 
 def own_data(path: Path, bundle: Bundle) -> tuple[Singles, Ints]:
-    """The device's examples, as the library reads them."""
+    """The device's examples, in the types that the library reads."""
     with client_arrays(path) as (x, y):
         x = x.astype(np.float32) if x.dtype.kind in "biu" else x
     if x.dtype != np.float32 or x.shape[1:] != bundle.shape:
@@ -198,7 +201,7 @@ def own_data(path: Path, bundle: Bundle) -> tuple[Singles, Ints]:
 
 @dataclass(frozen=True)
 class DeviceNode:
-    """A node file, as far as a device needs it; paths are absolute."""
+    """The keys of a node file that a device uses; paths are absolute."""
 
     home: Path
     identity: Path
@@ -229,7 +232,7 @@ class DeviceNode:
 
 
 def run_device(path: Path) -> None:
-    """Take part until the federation is done."""
+    """Take part until the federation has finished."""
     node = DeviceNode.read(path)
     bundle = Bundle.read(node.home / BUNDLE)
     identity = Identity.load(node.identity)
@@ -257,9 +260,9 @@ def run_device(path: Path) -> None:
 
 
 def age() -> float:
-    """Seconds since this process was started, before Python itself was loaded.
+    """Seconds since this process was started, including the time to load Python.
 
-    Without /proc, as on macOS, the seconds of CPU that it has used.
+    Without /proc, as on macOS, the seconds of CPU time that it has used.
     """
     try:
         started = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
@@ -269,7 +272,7 @@ def age() -> float:
 
 
 def main() -> None:
-    """`sdfeel-device NODE.toml`, or with --check: look at everything and end."""
+    """`sdfeel-device NODE.toml`; with --check, only check the node's files and the library."""
     words = sys.argv[1:]
     if words == ["--version"]:
         print(__version__)

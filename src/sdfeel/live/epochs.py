@@ -1,10 +1,10 @@
-"""Versions of the network that its authority signed, and how servers agree on when one begins.
+"""Versions of the network that its authority signed, and how servers agree when one takes effect.
 
 An epoch takes effect with its first round at all servers, or at none. A server that receives one
-decides once: it holds it if that round has not begun; otherwise the epoch is void. Either answer is
-durable before it is given. No server begins the epoch's first round before all others have said
-that they hold it; one that says otherwise makes it void for all. So there are no votes to count,
-and there is no coordinator to lose.
+decides once: if it has not begun that round, it holds the epoch; otherwise the epoch is void. The
+decision is on its disk before it answers. No server begins the epoch's first round before all
+others have answered that they hold it; a single "void" makes it void for all. So no votes are
+counted, and no coordinator can be lost.
 """
 
 import asyncio
@@ -26,10 +26,10 @@ from sdfeel.live.trust.authority import sign
 from sdfeel.live.trust.identity import is_signed
 
 FACT = "epochs"
-EPOCH_BYTES = 8 << 20  # of one signed network
-PROOF = 30.0  # seconds for a server to show the epoch that it speaks of
-AGAIN = 1.0  # seconds until a client that was shown none continues
-REMEMBERED = "epoch.json"  # the signed network that a client works in
+EPOCH_BYTES = 8 << 20  # most bytes of one signed network
+PROOF = 30.0  # seconds for a server to show the epoch that it announced
+AGAIN = 1.0  # seconds until a client continues that was shown no valid epoch
+REMEMBERED = "epoch.json"  # the signed network in which a client works
 Placed = tuple[Membership, Mapping[int, str]]
 
 
@@ -37,8 +37,8 @@ Placed = tuple[Membership, Mapping[int, str]]
 class SignedNetwork:
     """The network from round `begins` on, if `after` is the version before it.
 
-    It is known by what was signed. The body around that, and the signature's own form, can be
-    written in many ways by anybody who passes it on.
+    Its digest covers only the signed document: the JSON around that, and the encoding of the
+    signature, can be changed by anybody who passes it on.
     """
 
     body: bytes
@@ -60,14 +60,14 @@ class SignedNetwork:
 
     @classmethod
     def read(cls, body: bytes, authority: bytes | None) -> "SignedNetwork":
-        """What is in a file or a message; Refused unless the authority, if any, has signed it."""
+        """Read a file or a message; Refused unless `authority`, if given, has signed it."""
         try:
             outer: dict[str, str] = json.loads(body)
             text, seal = outer["document"], outer["signature"]
             if authority is not None:
                 if not is_signed(text.encode(), seal, authority):
                     raise Refused("a version of the network is not signed by our authority")
-                body = _written(text, base64.b64decode(seal))  # what is around it is not kept
+                body = _written(text, base64.b64decode(seal))  # drop everything around them
             values: dict[str, Any] = json.loads(text)
             return cls(
                 body,
@@ -97,7 +97,7 @@ def _written(document: str, signature: bytes) -> bytes:
 
 
 def in_files(directory: Path, authority: bytes) -> list[SignedNetwork]:
-    """The versions next to network.json, in order; incomplete files do not count."""
+    """The versions in a directory, in order; without files that are incomplete or unsigned."""
     found = []
     for path in sorted(directory.glob("*.json")):
         try:
@@ -110,25 +110,25 @@ def in_files(directory: Path, authority: bytes) -> list[SignedNetwork]:
 async def proven(
     client: Client, ways: Mapping[int, Link], authority: bytes, federation: str
 ) -> list[SignedNetwork]:
-    """The later epochs that one of a client's servers spoke of; none if it cannot show them."""
+    """The later epochs that one of a client's servers announced; none if it cannot prove them."""
     d = client.outdated
     assert d is not None
     try:
         async with asyncio.timeout(PROOF):
             found = await versions_of(ways[d], client.epoch, authority)
         if any(each.federation != federation for each in found):
-            raise Refused("that version of the network is of another experiment")
+            raise Refused("that version of the network belongs to another experiment")
         return found
     except (Refused, NotTrusted) as error:
         client.disbelieve(d, str(error))
     except TimeoutError:
-        client.disbelieve(d, "it speaks of a later epoch of the network, but does not show it")
+        client.disbelieve(d, "it announced a later epoch of the network, but does not show it")
     await asyncio.sleep(AGAIN)
     return []
 
 
 async def versions_of(link: Link, number: int, authority: bytes) -> list[SignedNetwork]:
-    """The epochs after `number` up to the one in force, as a server has them."""
+    """The epochs after `number`, up to the one in force, as one server has them."""
     found: list[SignedNetwork] = []
     while True:
         after = found[-1].number if found else number
@@ -142,12 +142,12 @@ async def versions_of(link: Link, number: int, authority: bytes) -> list[SignedN
 
 
 def remember(directory: Path, version: SignedNetwork) -> None:
-    """Keep the network that a client now works in: its first server may be gone for good."""
+    """Save the network in which a client now works, as its first servers may be gone for good."""
     write_atomic(directory / REMEMBERED, version.body)
 
 
 def remembered(directory: Path, authority: bytes, federation: str) -> SignedNetwork | None:
-    """The network that a client last worked in; None if it has always been the first one."""
+    """The network in which a client last worked; None if that was the first one."""
     try:
         found = SignedNetwork.read((directory / REMEMBERED).read_bytes(), authority)
     except (OSError, Refused):
@@ -160,10 +160,10 @@ def placed(
     peers: Mapping[int, str],
     later: Sequence[SignedNetwork],
     me: int,
-    last: SignedNetwork | None = None,  # in which it worked
+    last: SignedNetwork | None = None,  # the version in which it last worked
 ) -> Placed | None:
-    """Where a client works, and the servers' addresses: where it last did, now, or in the first
-    later epoch that has a place for it."""
+    """Where a client works, and the servers' addresses: in the network in which it last worked, in
+    the present one, or in the first later epoch that has a place for it."""
     if last is None and member.servers:
         return member, peers
     after = [each for each in later if last is None or each.number > last.number]
@@ -175,7 +175,7 @@ def placed(
 
 
 class EpochBook:
-    """What one server knows about epochs, durably."""
+    """What one server knows about epochs; it is kept on disk."""
 
     def __init__(
         self,
@@ -196,14 +196,14 @@ class EpochBook:
         return SignedNetwork.read(text.encode(), None)  # it was checked when it arrived
 
     def read(self, body: bytes) -> SignedNetwork:
-        """A version of this federation's network; Refused if it is anything else."""
+        """A signed version of this federation's network, or Refused."""
         found = SignedNetwork.read(body, self._authority())
         if found.federation != self._federation:
-            raise Refused("that version of the network is of another experiment")
+            raise Refused("that version of the network belongs to another experiment")
         return found
 
     def accept(self, epoch: SignedNetwork) -> None:
-        """Put in force what began without us, since we leave or join. Call it inside a commit."""
+        """Put an epoch in force that began without us, as we leave or join. Inside a commit."""
         last = self.adopted[-1].digest if self.adopted else self._federation
         if epoch.after != last:
             raise Refused(f"epoch {epoch.number} does not follow the one that is in force here")
@@ -213,9 +213,9 @@ class EpochBook:
         self._remember()
 
     def take(self, body: bytes, k: int) -> bool | None:
-        """Is this epoch held here? Asked again, the answer is the same. `k`: the open round.
+        """Is this epoch held here? The first answer is final. `k` is the open round.
 
-        None: it is too early to say, since a version before it has not arrived.
+        None: it is too early to tell, since a version before it has not arrived.
         """
         found = self.read(body)
         known = [each.digest for each in (*self.adopted, *self.pending)]
@@ -233,11 +233,11 @@ class EpochBook:
         return True
 
     def due(self, k: int) -> SignedNetwork | None:
-        """The epoch that begins with round `k`, if all hold it."""
+        """The pending epoch that begins with round `k`, if all servers hold it."""
         return next((each for each in self.pending if each.begins <= k), None)
 
     def void(self, epoch: SignedNetwork) -> None:
-        """Make it void: it takes effect nowhere, and neither do its successors."""
+        """Make an epoch void: it never takes effect, and neither do its successors."""
         self._void.add(epoch.digest)
         self.pending = [each for each in self.pending if each.digest not in self._void]
         while lost := [each for each in self.pending if each.after in self._void]:
@@ -246,7 +246,7 @@ class EpochBook:
         self._save()
 
     def adopt(self, epoch: SignedNetwork) -> None:
-        """Put it in force. Call it inside a commit."""
+        """Put a pending epoch in force. Call it inside a commit."""
         self.pending.remove(epoch)
         self.adopted.append(epoch)
         self._remember()
@@ -256,9 +256,9 @@ class EpochBook:
         return next((each for each in self.adopted if each.number > number), None)
 
     def files(self, complain: Callable[[str], None]) -> list[bytes]:
-        """The versions next to network.json that have not been read yet.
+        """The versions among our files that have not been read yet.
 
-        Somebody may be copying them at this moment: what cannot be read now may be read later.
+        Somebody may be copying a file at this moment: if it cannot be read, it is tried again.
         """
         fresh = []
         for path in sorted(self._files.glob("*.json")) if self._files is not None else []:
@@ -290,5 +290,5 @@ class EpochBook:
 
 
 def directory_of(network: Path) -> Path:
-    """Where versions of a network are kept."""
+    """The directory in which later versions of a network are kept."""
     return network.parent / EPOCHS

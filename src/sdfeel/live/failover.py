@@ -1,12 +1,11 @@
-"""Where a client works: for its own servers, or as a guest while its server is dead.
+"""Where a client works: for its own servers, or as a guest while its only server is dead.
 
-A client that may move first makes sure that its server is silent, then turns to that server's first
-living neighbour, which decides whether to take it in. It goes home as soon as its own server
-answers again.
+If its server does not answer, a client that may move turns to that server's first living neighbour,
+which decides whether to take it in. It returns as soon as its own server answers again.
 
-A client of several servers cannot be kept from the others by one of them: not by refusals, by
-nonsense, by silence or by haste, and not by work that never ends (`rest`). Neither can a host keep
-a guest from its own server.
+If a client has several servers, none of them can keep it from the others: not by refusals, invalid
+answers, silence or a flood of answers, and not by endless work (`rest`). Nor can a host keep a
+guest from its own server.
 """
 
 import asyncio
@@ -21,26 +20,24 @@ from sdfeel.core.network import Network
 from sdfeel.live.protocol import Answer, Header, Link
 from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
 
-DOUBT = (
-    2.0  # seconds without an answer after which a client asks whether its server is alive at all
-)
-SOON = 2.0  # seconds for the models of other servers; then these are asked who is behind
-NONSENSE = 1.0  # seconds until a server that said what cannot be used is asked again
-SHORT_REST = 0.5  # seconds in which others can answer before a server that just had our time
-LONG_REST = 600.0  # the same after work that took as long, or longer
+DOUBT = 2.0  # seconds without an answer until a client asks whether its server is alive at all
+SOON = 2.0  # seconds for other servers' models; then we find out which server is behind
+NONSENSE = 1.0  # seconds until we ask again a server whose answer was unusable
+SHORT_REST = 0.5  # a server that just had our time waits at least so long, to let others answer
+LONG_REST = 600.0  # and at most so long, however long its work took
 Call = asyncio.Future[Answer]
 
 
 def refuges_of(net: Network, client: int) -> list[int]:
-    """The servers a client may turn to when its own is dead: that server's neighbours, in order."""
+    """The servers to which a client may turn when its own is dead: its neighbours, in order."""
     if len(net.reach[client]) != 1:
-        return []  # a client of several servers has the others
+        return []  # if it has several servers, it works for the others
     return [int(d) for d in np.flatnonzero(net.links[net.home[client]])]
 
 
 @dataclass
 class Failover:
-    """A client's links to its own servers, and to others that it may turn to."""
+    """A client's links to its own servers, and to others to which it may turn."""
 
     own: Mapping[int, Link]
     others: Mapping[int, Link] = field(default_factory=dict)  # in the order in which to ask
@@ -48,7 +45,7 @@ class Failover:
     doubt: float = DOUBT
     host: int | None = None  # where this client is a guest
     _back: "Call | None" = None  # done when its own server answers again
-    _closed: set[int] = field(default_factory=set)  # servers that take nobody in
+    _closed: set[int] = field(default_factory=set)  # servers that did not take us in
     _rests: dict[int, float] = field(default_factory=dict)  # until when others are asked first
 
     def link(self, d: int) -> Link:
@@ -58,7 +55,7 @@ class Failover:
         return d in self.own or d in self.others
 
     def rest(self, d: int, seconds: float) -> None:
-        """Our last work was for this server alone: for as long as it took, ask the others first."""
+        """Our last work was for this server alone: ask the others first for as long as it took."""
         most = min(max(seconds, SHORT_REST), LONG_REST)
         self._rests[d] = asyncio.get_running_loop().time() + most
 
@@ -69,11 +66,11 @@ class Failover:
         beside: Callable[[Mapping[int, Answer]], Collection[int]] = lambda found: (),
         pause: Callable[[int, Answer], float] = lambda d, answer: 0.0,
     ) -> dict[int, Answer]:
-        """The first answers of `servers`, our own, or of the host; none if we have moved.
+        """The first answers to a request for work; none if we have moved to another server.
 
-        And, if they come soon, those of the servers that the first ones need `beside` them: their
-        models are on the way already. A server whose answer is of no use is asked again after a
-        `pause`, and does not keep us from hearing the others.
+        We ask `servers`, our own, or our host. If the first answers need other servers' models
+        `beside` theirs, we wait a little for those as well. A server whose answer is unusable is
+        asked again after a `pause`, and does not keep us from the others' answers.
         """
         if self.host is not None:
             return await self._work_at(self.host, question)
@@ -119,12 +116,12 @@ class Failover:
         return asyncio.ensure_future(ask())
 
     async def hand_in(self, d: int, header: Header, body: bytes) -> Answer | None:
-        """Give a result to a server; None if it is dead and we go elsewhere."""
+        """Send a result to a server; None if it is dead and we have moved to another one."""
         call = asyncio.ensure_future(self.link(d).insist("result", header, body))
         try:
             while not await _first([call], self._patience()):
                 if self.host is not None and self._back is not None and self._back.done():
-                    return None  # we are wanted at home
+                    return None  # our own server is back
                 if not await self._there(d):
                     await self._move()
                     return None
@@ -144,7 +141,7 @@ class Failover:
         return False
 
     async def _move(self) -> None:
-        """Become a guest of the first living server that may take us in, if there is one."""
+        """Become a guest of the first living server that has not refused us, if there is one."""
         self.host = None
         for d in self.others:
             if d not in self._closed and await self._open(d):
@@ -157,7 +154,7 @@ class Failover:
                 return
 
     async def _open(self, d: int) -> bool:
-        """Is another server there, and on good terms with us?"""
+        """Does another server answer without refusing us?"""
         try:
             return await self._there(d)
         except (NotTrusted, Refused) as error:
@@ -165,13 +162,13 @@ class Failover:
             return False
 
     def leave_out(self, d: int, error: Exception) -> None:
-        """Turn to this server no more."""
+        """Never turn to this server again."""
         self.tell(f"edge-{d} does not take us in: {error}")
         self._closed.add(d)
         self.host = None if self.host == d else self.host
 
     async def _goes_on(self, host: int) -> bool:
-        """Does another server say that the rounds continue? One host alone cannot end a guest."""
+        """Does another server say that rounds continue? A host alone cannot end a guest's run."""
         for d in self.others:
             if d != host and d not in self._closed:
                 with suppress(SdfeelError):
@@ -193,11 +190,11 @@ class Failover:
                     return {}
             at_home = self._back in done
             if not at_home and call.result()[0].get("over"):
-                at_home = await self._there(*self.own)  # it may need us for one last round
+                at_home = await self._there(*self.own)  # our server may need us for a last round
                 if not at_home and await self._goes_on(host):
-                    raise Refused("it says that all rounds are done, but others continue")
+                    raise Refused("it says that all rounds are done, but another server continues")
             if at_home:
-                await _cancelled([call])  # if it arrived after the goodbye, the host would wait
+                await _cancelled([call])  # arriving after our goodbye, it would make the host wait
                 await self._go_home(host, question)
                 return {}
             return {host: call.result()}
@@ -211,12 +208,12 @@ class Failover:
         self.host, self._back = None, None
         (home,) = self.own.values()
         self.tell(f"{home.name} answers again: returning to it")
-        with suppress(SdfeelError):  # it would find out on its own, later
+        with suppress(SdfeelError):  # if this is lost, the host finds out later
             await self.others[host].ask("work", {**question, "leaving": True}, seconds=self.doubt)
 
 
 def _looked_at(call: Call) -> None:
-    """Even a refusal says that a server is back. Python complains of what nobody looked at."""
+    """Look at a call's error, or Python warns. Even a refusal shows that a server is back."""
     if not call.cancelled():
         call.exception()
 

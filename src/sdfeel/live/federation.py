@@ -1,7 +1,7 @@
 """What all nodes of a federation agree on, and a server's part in a round's decisions.
 
-Every server asks the same scheme object the same questions as the simulator does, and reads its
-own rows of the answers.
+Every server asks the scheme the same questions as the simulator does, and reads its own rows of
+the answers.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -39,13 +39,13 @@ from sdfeel.live.transport.errors import Rejected
 from sdfeel.live.transport.tensors import CODE, MODEL, Schema, pack, parsed, unpack, unpacked_model
 
 Weights = dict[int, float]  # source -> weight, sources ascending
-LOOKED_AT = 16  # rounds, to see whether a scheme draws their lengths
-DRAWN = 100  # times the longest of them: longer ones are never drawn
+LOOKED_AT = 16  # rounds that are inspected to see whether a scheme draws their lengths at random
+DRAWN = 100  # times the longest of them is a bound on lengths that are drawn
 
 
 @dataclass(frozen=True, eq=False)
 class Federation:
-    """The experiment as every node sees it: `digest` shows whether two nodes see the same."""
+    """The experiment as a node sees it; two nodes with the same `digest` see the same one."""
 
     digest: str
     name: str  # of the scheme
@@ -54,12 +54,12 @@ class Federation:
     measure_every: int  # rounds
     initial: Tensor  # (P,)
     about: About = UNSAID  # what others must have in common with us
-    libraries: Mapping[int, str] = field(default_factory=dict)  # hashes, of devices by client
-    packing: Packing | None = None  # how messages are compressed; None: models as they are
-    stays: Tensor | None = None  # (S,) what stays with each client, at first
-    published: Callable[[Tensor], dict[str, Tensor]] | None = None  # as a file, where not all of it
+    libraries: Mapping[int, str] = field(default_factory=dict)  # devices' library hashes, by client
+    packing: Packing | None = None  # how messages are compressed; None: whole models are sent
+    stays: Tensor | None = None  # (S,) initial values of the personal part that clients keep
+    published: Callable[[Tensor], dict[str, Tensor]] | None = None  # as a file; None: whole
     private: bool = False  # is there noise in clients' steps?
-    attack: Attack | None = None  # in a trial: who lies
+    attack: Attack | None = None  # in a trial of attacks: who lies
     rebuilt: Callable[[str], Decisions] | None = None  # decisions on another network.json
     epoch: int = 0
     begins: int = 0  # the first round of this epoch
@@ -67,45 +67,45 @@ class Federation:
 
     @cached_property
     def coding(self) -> Coding | None:
-        """How clients' updates are written."""
+        """How clients' updates are compressed; None if they are not."""
         return None if self.packing is None else uplink_coding(self.packing)
 
     @property
     def guard(self) -> UpdateGuard | None:
-        """What clients do to their updates before these leave."""
+        """Clips clients' updates and adds noise to them before they leave."""
         return None if self.packing is None else self.packing.guard
 
     @property
     def sums(self) -> SecureSum | None:
-        """How servers see only sums of their clients' updates; None if they see each."""
+        """The masked sums that are all servers see of clients' updates; None if they see each."""
         return None if self.packing is None else self.packing.sums
 
     def masking(self, client: int) -> Masking | None:
-        """How a client hides its updates."""
+        """How a client masks its updates; None if it does not."""
         if self.sums is None:
             return None
         return Masking(self.sums.weights[client], self.decisions.least, self.sums.together)
 
     @property
     def updates(self) -> bool:
-        """Do clients send updates, in place of models?"""
+        """Do clients send updates instead of models?"""
         return self.packing is not None and bool(self.packing.up)
 
     @cached_property
     def backhaul(self) -> Coding | None:
-        """How servers write what they tell one another."""
+        """How servers compress their messages to one another; None if they do not."""
         if self.packing is None or self.packing.across is None:
             return None
         return coding_of(self.packing.across, self.packing.sizes, self.packing.seed)
 
     @property
     def along(self) -> int:
-        """Rows that may come with a model at most."""
+        """The most rows that may come with a model."""
         return MOST_ROWS if any(shelf.held == "client" for shelf in self.net.shelves) else 0
 
     @property
     def letters(self) -> int:
-        """Bytes of one step of a sum under masks, at most."""
+        """The most bytes of one step of a masked sum."""
         return 0 if self.sums is None else letters_of(self.sums.together)
 
     @property
@@ -118,19 +118,20 @@ class Federation:
         return Schema.of({MODEL: as_array(self.initial)})
 
     def member(self, client: int, joins: bool = False) -> Membership:
-        """What client `client` must know; one that `joins` later has no server yet."""
+        """What a client must know; one that `joins` in a later epoch has no server yet."""
         known = len(self.net.reach)
         if client >= known and joins:
             joining = Membership(self.digest, self.schema, (), (), about=self.about, own=self._own)
             return replace(joining, most=most_steps(self.decisions, self.iterations, ()))
         if client >= known:
             raise InputError(
-                f"this certificate is client {client}'s, but network.json has clients 0 to "
-                f"{known - 1}: make the files again for more clients, or use another certificate"
+                f"this certificate is client-{client}'s, but network.json has clients 0 to "
+                f"{known - 1}: run `sdfeel deploy init` again with more clients, or use another "
+                f"certificate"
             )
         servers = tuple(sorted(self.net.reach[client]))
         private = self.private or self.guard is not None or self.sums is not None
-        # Elsewhere rounds have other numbers, and the noise of a number is used once.
+        # Another server's rounds have other numbers, and each number's noise may be used only once.
         refuges = tuple(refuges_of(self.net, client)) if servers and not private else ()
         own = np.flatnonzero(self.net.holder(-1 - np.arange(self.net.kept)) == -1 - client)
         rows = {-1 - int(n): as_array(self.fresh(-1 - int(n))) for n in own}
@@ -170,7 +171,7 @@ class Federation:
         return server in self.net.present
 
     def lane_of(self, server: int) -> int:
-        """The number of a server's lane; the first one, where several share it."""
+        """The number of a server's lane; the first one if it has several."""
         return _lane_of(self.decisions, server)
 
     @property
@@ -183,7 +184,7 @@ class Federation:
         return len(self.decisions.lanes) == 1
 
     def in_step(self, k: int) -> Clocks:
-        """What everyone has heard when all have finished `k` rounds together."""
+        """The clocks when all servers have finished `k` rounds together."""
         size = len(self.net.servers)
         all_did = np.full(size, k, dtype=np.int64)
         return Clocks(k, all_did, all_did, np.full((size, size), k, dtype=np.int64), all_did)
@@ -193,7 +194,7 @@ class Federation:
         return int(self.net.holder([n])[0])
 
     def fresh(self, n: int) -> Tensor:
-        """What a shelf's row is at first."""
+        """The initial value of a shelf's row."""
         return torch.zeros_like(self.initial) if n in self._zero else self.initial
 
     @cached_property
@@ -205,11 +206,11 @@ class Federation:
         return pack({MODEL: as_array(model)})
 
     def model(self, body: bytes, sha256: object, max_norm: float | None = None) -> Tensor:
-        """The model in another node's message; `Rejected` unless it is what was agreed upon."""
+        """The model in another node's message, or `Rejected` if it fails a check."""
         return torch.from_numpy(unpacked_model(body, self.schema, sha256, max_norm))
 
     def update(self, coding: Coding, body: bytes, sha256: object) -> Tensor:
-        """The update in another's compressed message."""
+        """The update in another node's compressed message, or `Rejected`."""
         schema = Schema.of({CODE: np.zeros(coding.bytes, dtype=np.uint8)})
         found = coding.decode(unpack(body, schema, sha256)[CODE])
         if not np.isfinite(found).all():
@@ -217,40 +218,40 @@ class Federation:
         return torch.from_numpy(found)
 
     def sent(self, body: bytes, sha256: object) -> Tensor:
-        """The update in a client's message."""
+        """The update in a client's message, compressed or not."""
         if self.coding is not None:
             return self.update(self.coding, body, sha256)
         return self.model(body, sha256)
 
     def shares(self, server: int, up: Mixing, came: Collection[int]) -> Floats:
-        """(C,) how much what a server makes of the messages tells others about each client's."""
+        """(C,) how much of each client's message others see in what a server makes of them."""
         clients = len(self.net.samples)
         there = np.zeros(clients, dtype=bool)
         there[list(came)] = True
         if up.rule is not None:
             return floats(there)
         liars = frozenset() if self.attack is None else self.attack.clients
-        holders = self.net.holder(up.rows)  # below 0 where a client keeps what it sent, too
+        holders = self.net.holder(up.rows)  # below 0: a client keeps a copy of what it sent
         seen = up.rows[(holders == server) | (holders < 0)].tolist()
         mine = of_rows({dst: up.row(dst) for dst in seen}, up.via)
         return shares(restricted(mine, there), clients, liars)
 
     def lies(self, server: int) -> bool:
-        """In a trial: does this server lie to others?"""
+        """In a trial of attacks: does this server lie to others?"""
         return self.attack is not None and server in self.attack.servers
 
     def lie(self, body: bytes, start: bytes) -> bytes:
-        """What a server that lies sends in place of a model; it began the round with `start`."""
+        """What a lying server sends instead of its model; it began the round with `start`."""
         assert self.attack is not None
         return self.body(self.attack.told(self.own_model(body), self.own_model(start)))
 
     def check_numbers(self, body: bytes, sha256: object) -> None:
-        """`Rejected` unless a client's message is numbers under masks, as many as agreed."""
+        """`Rejected` unless a client's message holds masked numbers, as many as agreed."""
         blank = np.zeros(self.initial.numel(), dtype=np.uint32)
         unpack(body, Schema.of({NUMBERS: blank}), sha256)
 
     def own_model(self, body: bytes) -> Tensor:
-        """The model in a message that this node has itself checked or made."""
+        """The model in a body that this node has made or checked before."""
         return torch.from_numpy(parsed(body)[MODEL])
 
 
@@ -263,8 +264,8 @@ class Turn:
     work: Work
     planned: Ints  # (C,) steps of each client
     clients: tuple[int, ...]  # the clients this server gives work to, in the scheme's order
-    guests: tuple[int, ...] = ()  # those of them that belong to another server, which is away
-    planned_mix: Callable[[], Mix] | None = None  # how the round ends if all goes as planned
+    guests: tuple[int, ...] = ()  # clients among them whose own server is away
+    planned_mix: Callable[[], Mix] | None = None  # the mix if the round goes as planned
 
     @classmethod
     def of(
@@ -274,12 +275,12 @@ class Turn:
         k: int,
         memory: Memory,
         guests: tuple[int, ...] = (),
-        lane: int | None = None,  # where several share the server
-        began: int | None = None,  # rounds of all lanes when this one began, where that is known
+        lane: int | None = None,  # which one, if several share the server
+        began: int | None = None,  # rounds that all lanes had done when this one began, if known
     ) -> "Turn":
         number = federation.lane_of(server) if lane is None else lane
         decisions = federation.decisions
-        # When asynchronous, only `mix` may look at clocks, and it gets its own when the round ends.
+        # In asynchronous runs only `mix` uses clocks, and it gets other ones when the round ends.
         clocks = federation.in_step(began or (k if federation.synchronous else 0))
         net = joined(federation.net, server, guests)
         view = decisions.view(number, k, clocks, began=clocks.number, memory=memory, net=net)
@@ -292,7 +293,7 @@ class Turn:
 
     @cached_property
     def members(self) -> frozenset[int]:
-        """The same clients, for quick questions."""
+        """The clients as a set, for fast membership tests."""
         return frozenset(self.clients)
 
     def sources(self, client: int) -> Weights:
@@ -300,21 +301,21 @@ class Turn:
         return self.work.down.row(client)
 
     def most(self, iterations: int) -> int:
-        """Steps that a client may be asked for: where a deadline decides, at most the run's."""
+        """The most steps that a client may be asked for: with a deadline, those of a whole run."""
         return _most(self.work, self.planned, iterations)
 
     def shift(self, client: int) -> Weights:
-        """The rows that are added to each of its gradients."""
+        """The rows, with weights, that are added to each of the client's gradients."""
         return {} if self.work.shift is None else self.work.shift.row(client)
 
     def kept(self, client: int) -> tuple[dict[int, Weights], str]:
-        """What the client makes of rows that it holds when it has trained, and of what."""
+        """How the client updates its rows after training, and whether with models or updates."""
         rows, payload = self._kept
         return rows.get(client, {}), payload
 
     @cached_property
     def _kept(self) -> tuple[dict[int, dict[int, Weights]], str]:
-        """The same for all clients: one look at the round, however many ask."""
+        """The same for all clients, worked out once however many ask."""
         assert self.planned_mix is not None
         mix = self.planned_mix()
         found: dict[int, dict[int, Weights]] = {}
@@ -326,7 +327,7 @@ class Turn:
         return found, mix.payload
 
     def told(self, mix: Mix) -> dict[str, list[Any]]:
-        """What each client makes of its rows when it gets the model that this round ends with."""
+        """How each client updates its rows when it gets the model with which this round ends."""
         if not mix.stages or all(shelf.held != "client" for shelf in self.view.net.shelves):
             return {}
         found: dict[str, list[Any]] = {}
@@ -353,10 +354,11 @@ class Turn:
 
 
 def most_steps(decisions: Decisions, iterations: int, servers: Collection[int]) -> int:
-    """Local iterations that one of these servers (of none: any) may ask a client for in a round.
+    """The most local iterations that one of these servers may ask a client for in one round.
 
-    A client that believed in more would train for ever. Rounds are alike, unless a scheme draws
-    their lengths: then those to come may be longer than the first ones, but not by much more.
+    Without the bound, a lying server could keep a client training for ever. Without servers, it is
+    lane 0's bound. Rounds are alike unless a scheme draws their lengths; then later ones may be
+    longer than the first, but not without limit.
     """
     found = [iterations]
     for number in sorted({_lane_of(decisions, d) for d in servers} or {0}):
@@ -379,10 +381,10 @@ def _lane_of(decisions: Decisions, server: int) -> int:
 
 @lru_cache(maxsize=16)
 def joined(net: Network, server: int, guests: tuple[int, ...]) -> Network:
-    """The network as seen by a server that has taken in clients of another one.
+    """The network as seen by a server that has taken in another server's clients.
 
-    Clusters keep their sizes in it, so that mixings between servers stay what they were:
-    `heavier` is for these.
+    Clusters keep their sizes in it, so mixings between servers do not change here: `heavier`
+    changes those.
     """
     if not guests:
         return net
@@ -391,14 +393,14 @@ def joined(net: Network, server: int, guests: tuple[int, ...]) -> Network:
 
 
 def grown(net: Network, server: int, guests: Iterable[int]) -> float:
-    """The examples of a server's clients and its guests."""
+    """The number of examples that a server's clients and its guests have together."""
     return float(net.samples[net.home == server].sum() + net.samples[list(guests)].sum())
 
 
 def without(net: Network, across: Mixing, server: int, missing: Collection[int]) -> Mixing:
-    """What is left of a mixing for `server` when rows of `missing` servers do not arrive there.
+    """The mixing that is left for `server` when rows of `missing` servers do not arrive there.
 
-    The simulator's rule (`core.outages.among`), applied to what this server sees for itself.
+    It is the simulator's rule (`core.outages.among`), applied to what this server itself sees.
     """
     if not missing:
         return across
@@ -410,9 +412,9 @@ def without(net: Network, across: Mixing, server: int, missing: Collection[int])
 def heavier(across: Mixing, server: int, share: float) -> Mixing:
     """A mixing for a server with guests, whose own examples are only `share` of its cluster's.
 
-    What others give counts less in proportion to how much the cluster has grown, and the rest stays
-    with `server`. That keeps the mean weighted by the clusters as they are now, and no other server
-    has to know about the guests.
+    Other servers' rows count less, in proportion to how much the cluster has grown, and the rest of
+    the weight goes to `server`. That keeps the mean weighted by the clusters as they are now, and
+    no other server has to know about the guests.
     """
     if share == 1 or server not in across.rows or not across.crossings:
         return across
@@ -428,7 +430,7 @@ def blended(row: Weights, models: Mapping[int, Tensor]) -> Tensor:
 
 
 def as_array(model: Tensor) -> NDArray[Any]:
-    """The same numbers for the transport, which knows only NumPy's types."""
+    """The same numbers as a NumPy array, the only type that the transport knows."""
     try:
         found: NDArray[Any] = model.numpy()
     except TypeError:
@@ -439,7 +441,7 @@ def as_array(model: Tensor) -> NDArray[Any]:
 
 
 def by_torch(train: Callable[[Task], Tensor]) -> Train:
-    """A client's training by an engine of torch."""
+    """Train a client with a torch engine."""
 
     def trained(task: ArrayTask) -> NDArray[Any]:
         torch.set_num_threads(1)  # of the thread that trains: sums depend on the number
@@ -454,6 +456,6 @@ def by_torch(train: Callable[[Task], Tensor]) -> Train:
 
 
 def uplink_coding(packing: Packing) -> Coding | None:
-    """How clients' updates are written, where they are compressed."""
+    """How clients' updates are compressed; None if they are not."""
     codec = packing.codec
     return None if codec is None else coding_of(codec, packing.sizes, packing.seed)

@@ -1,7 +1,7 @@
 """How a node is doing: an HTTP page for probes and metrics (metrics.py), and a file for people.
 
-Healthy means that this node can do its part: nothing has failed, its files can be written, and its
-certificate is valid. A node that waits for others is healthy; how long it has waited is `lag`.
+A node is healthy if it can do its part: nothing has failed, its files can be written, and its
+certificate is valid. A node that waits for others is healthy, too; `lag` tells for how long.
 """
 
 import asyncio
@@ -23,21 +23,22 @@ from sdfeel.version import __version__
 
 Status = dict[str, Any]
 Tell = Callable[[str], None]
-UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)  # a status
+# What reading a damaged status file may raise.
+UNREADABLE = (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError)
 MOST_PROBES = 32  # at once: strangers must not use up this node's descriptors
 MOST_FIELDS = 100  # of one request
 
 
 @dataclass
 class Health:
-    """Collects what a node says about itself; `lag` is the time since its last progress."""
+    """Collects a node's status; `lag` is the time since its last progress."""
 
     name: str
     role: str
     ask: Callable[[], Mapping[str, Any]]
     failed: str = ""  # why it ends
     trouble: str = ""  # why it cannot do its part now
-    expires: float | None = None  # when its certificate does
+    expires: float | None = None  # when its certificate expires
     page: str = ""  # host:port of the HTTP page
     clock: Callable[[], float] = time.time
     steady: Callable[[], float] = time.monotonic  # never jumps
@@ -52,7 +53,7 @@ class Health:
         lag = 0.0 if told.get("over") else steady - self._progress[1]
         trouble = self.failed or self.trouble
         if not trouble and self.expires is not None and now >= self.expires:
-            trouble = "this node's certificate has expired: renew it"
+            trouble = "this node's certificate has expired: renew it with `sdfeel deploy renew`"
         last = str(told.pop("last_error", ""))
         return {
             "name": self.name,
@@ -82,7 +83,7 @@ class HealthPage:
         self.probes = 0  # under way
 
     async def start(self, address: str) -> str:
-        """Listen on host:port; return the same with the port that the system chose for 0."""
+        """Listen on host:port and return it; for port 0, with the port that the system chose."""
         host, _, port = address.rpartition(":")
         try:
             self._server = await asyncio.start_server(self._serve, host.strip("[]"), int(port))
@@ -138,7 +139,7 @@ class HealthPage:
 
 
 def disk_trouble(error: Exception) -> str | None:
-    """What a disk did not do; None if something else went wrong."""
+    """Why the disk failed; None if something else went wrong."""
     if isinstance(error, sqlite3.Error) and of_disk(error):
         return str(error)
     if isinstance(error, OSError) and error.errno in _DISK:
@@ -150,7 +151,7 @@ _DISK = {errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO, errno.EFBIG, errno.
 
 
 def cannot_write(directory: Path, why: str) -> str:
-    """What to do about a disk that cannot be written to."""
+    """A sentence: the disk cannot be written to, what that means, and what to do."""
     return (
         f"cannot write to {directory} ({why}): nothing that was acknowledged is lost; make room or "
         f"make it writable, and the node continues on its own"
@@ -166,7 +167,7 @@ def last_round(directory: Path) -> int:
 
 
 def last_time(directory: Path, tell: Tell) -> None:
-    """Say so if the previous process ended without saying why."""
+    """Log it if the previous process ended without logging why."""
     try:
         ended = json.loads((directory / STATUS).read_text(encoding="utf-8"))["ended"]
     except UNREADABLE:

@@ -1,4 +1,4 @@
-"""A node's status as metrics for Prometheus; a device may do without."""
+"""A node's status as metrics for Prometheus; not needed on a device."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,13 +11,13 @@ COUNTERS = {
     "results": "Results of clients that were kept.",
     "repeated": "Messages that came more than once, and changed nothing.",
     "rejected": "Models that did not pass the checks.",
-    "dropped": "Clients that a round was closed without.",
+    "dropped": "Clients without which a round was closed.",
     "withheld": "Averages that did not pass the checks, and were not kept.",
     "rounds_trained": "Rounds that this client has trained in.",
     "bytes": "Bytes of models sent and received.",
     "denied": "Calls with a certificate that is not accepted.",
-    "refused": "Calls that were understood, and refused.",
-    "busy": "Calls from somebody who had too many in progress.",
+    "refused": "Calls that were understood, but refused.",
+    "busy": "Calls from nodes that had too many in progress.",
     "slow": "Calls that stalled or took too long.",
     "failed": "Calls that this node failed to handle.",
     "cut": "Connections that were ended because they were too many or denied.",
@@ -35,7 +35,7 @@ GAUGES = {
     "guests": "Clients of other servers that work here.",
     "quarantined": "Nodes that are left out because of what they sent.",
 }
-OFFENCES = "What each node sent that no honest node sends."
+OFFENCES = "How often each node sent what no honest node sends."
 
 
 class _Told(Collector):
@@ -78,7 +78,7 @@ class _Told(Collector):
 
 
 def _number(value: Any) -> float:
-    """A list counts by its length."""
+    """A number as it is, a list by its length."""
     return float(len(value)) if isinstance(value, list) else float(value)
 
 

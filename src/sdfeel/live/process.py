@@ -70,7 +70,7 @@ if TYPE_CHECKING:  # a client on a device has no torch
     from sdfeel.live.federation import Federation
 
 Tell = Callable[[str], None]
-GREETING = 5.0  # seconds for another server to say whether it accepts us
+GREETING = 5.0  # seconds for another server to tell whether it accepts us
 BACKUPS, KEEP_BACKUPS = "backups", 5
 WITH_MODEL = ("work", "start", "result", "model", "measured", "current", "lock", "apply")
 KINDS = {
@@ -85,24 +85,24 @@ class NodeSetting:
     """A node's own settings."""
 
     identity: Identity
-    directory: Path  # of the node: status and state live here
+    directory: Path  # of the node, with its status and its state
     peers: Mapping[int, str]  # edge servers' addresses
-    allow: Path  # the list of certificates; edge servers must have it, others may
+    allow: Path  # the allow-list; edge servers must have it, others may
     health: str | None = None  # host:port of the page for probes
-    orphaned: Callable[[], bool] = lambda: False  # then the node ends
-    epochs: Path | None = None  # where signed versions of the network lie
+    orphaned: Callable[[], bool] = lambda: False  # has the launcher gone? Then the node ends
+    epochs: Path | None = None  # the directory of signed versions of the network
 
 
 @dataclass(frozen=True)
 class Service:
-    """The settings of an edge server only."""
+    """The settings that only an edge server has."""
 
     listen: str
     policy: Policy = PATIENT
 
 
 def limits_of(federation: Agreed) -> Limits:
-    """Bodies as large as a model, and no larger; work may bring rows for a client along."""
+    """The limits of a node: bodies no larger than a model, or, for work, a model and its rows."""
     model = federation.schema.max_bytes
     bodies = {**dict.fromkeys(WITH_MODEL, model), "work": model * (1 + federation.along)}
     bodies |= {"rounds": 2 * RECORD_BYTES, "epoch": EPOCH_BYTES, "mask": federation.letters}
@@ -114,13 +114,16 @@ def links(
     setting: NodeSetting,
     servers: Sequence[int],
     tell: Tell = lambda line: None,
-    audit: AuditLog | None = None,  # of calls that are made; servers audit those that they take
+    audit: AuditLog | None = None,  # of calls that we make; a server audits those that it gets
 ) -> dict[int, Link]:
     """Links to other servers."""
     bounds = limits_of(federation)
     allow = AllowList(setting.allow, tell) if setting.allow.is_file() else None
     if allow is None:
-        tell(f"there is no allow-list at {setting.allow}: revoked edge servers go unnoticed")
+        tell(
+            f"there is no allow-list at {setting.allow}, so a revoked edge server would go "
+            f"unnoticed: copy the authority's list there"
+        )
     found = {}
     for d in servers:
         if d not in setting.peers:
@@ -140,9 +143,10 @@ def _short(identity: Identity) -> str:
 async def run_edge(
     federation: "Federation", setting: NodeSetting, service: Service, tell: Tell
 ) -> None:
-    """Serve until all rounds are done and somebody says stop.
+    """Serve until all rounds are done and the operator stops this server.
 
-    Whatever a disk does not take ends this server's life, and the next begins from what is on it.
+    When the disk fails, one life of the server (`EdgeLife`) ends; the next begins, from what is on
+    the disk, as soon as that can be written again.
     """
     life = EdgeLife(federation, setting, service, tell)
     health = _health(setting, life.status)
@@ -161,7 +165,7 @@ async def run_edge(
                 why = disk_trouble(error)
                 if why is None:
                     raise
-                if not health.trouble:  # otherwise it was told already
+                if not health.trouble:  # otherwise it was logged already
                     health.trouble = cannot_write(setting.directory, why)
                     tell(health.trouble)
                 pause = PULSE if time.monotonic() - began > LONGEST else min(2 * pause, LONGEST)
@@ -172,7 +176,7 @@ async def run_edge(
 
 
 class EdgeLife:
-    """An edge server from its files, its connections and its rounds to its end."""
+    """One life of an edge server: from its files to the end, or to a failure of the disk."""
 
     def __init__(
         self, federation: "Federation", setting: NodeSetting, service: Service, tell: Tell
@@ -210,7 +214,7 @@ class EdgeLife:
             ways = links(federation, setting, others, tell)
             wallet = Wallet(setting.identity)
             book = EpochBook(store, federation.digest, lambda: wallet.current().ca, setting.epochs)
-            epochs = book if federation.synchronous else None  # out of step, no round is common
+            epochs = book if federation.synchronous else None  # others have no common round
             policy, who = self._service.policy, wallet.current
             recorder = Recorder.of(who, federation, store, me, setting.directory, policy)
             find = partial(self._find, federation)
@@ -235,7 +239,7 @@ class EdgeLife:
                 store.close()
 
     def _check_kept(self, store: Store) -> None:
-        """A server that has finished rounds and knows of none must not begin again unasked."""
+        """Refuse to begin again, unasked, if this server has finished rounds but lost its state."""
         if self._done and store.fact(STATE) is None:
             raise RunError(
                 f"{store.directory} is empty, but this server has finished {self._done} rounds: "
@@ -244,7 +248,7 @@ class EdgeLife:
             )
 
     def _find(self, federation: "Federation", server: int, address: str) -> Link:
-        """A way to a server that a version of the network names."""
+        """Connect to a server that a version of the network names."""
         setting = replace(self._setting, peers={server: address})
         return links(federation, setting, [server], self._tell)[server]
 
@@ -270,7 +274,7 @@ class EdgeLife:
         self, caller: Caller, kind: str, header: dict[str, Any], body: bytes | None
     ) -> tuple[dict[str, Any], bytes | None]:
         who, edge = Who(caller.role, caller.number), self._edge
-        assert edge is not None  # nobody is served before
+        assert edge is not None  # it exists before the first call is served
         self._reception.about = edge.federation.about
         greeting = self._reception.meet(who, header)
         if greeting is None:
@@ -286,7 +290,7 @@ class EdgeLife:
             why = disk_trouble(error)
             if why is None and isinstance(error, OSError):
                 raise
-            if not self._lost.done():  # this life of the server is over, whoever found out
+            if not self._lost.done():  # end this life of the server
                 self._lost.set_exception(error)
             place = self._setting.directory
             raise Unable(
@@ -295,7 +299,7 @@ class EdgeLife:
         return {**answer, **greeting}, content
 
     async def _backup(self, edge: "Edge", header: dict[str, Any]) -> dict[str, Any]:
-        """Copy this server's state as it opens the round that all are asked for."""
+        """Copy this server's state as it opens the round for which all servers are asked."""
         k = whole(header, "round")
         place = self._setting.directory / BACKUPS / f"round-{k + 1}"
 
@@ -304,7 +308,7 @@ class EdgeLife:
 
         if k < edge.known.k:
             raise Refused(
-                f"edge-{edge.number} is beyond round {k + 1} already: ask for a later one"
+                f"edge-{edge.number} is beyond round {k + 1} already: ask for a later round"
             )
         if edge.known.k == k and not place.is_dir():
             edge.store.backup(place)
@@ -322,10 +326,11 @@ class EdgeLife:
 
 
 async def greet(ways: Mapping[int, Link], policy: Policy, tell: Tell) -> None:
-    """Find out at once whether other servers and this one accept each other.
+    """Find out at once whether the other servers and this one accept each other.
 
-    Where servers may be dropped, one that does not is left out when its turn comes. Otherwise we
-    end only if nobody else accepts us either: a single server must not be able to end another.
+    If servers may be dropped, one that does not accept us is only logged, and left out later, when
+    its model is due. Otherwise we end, but only if no other server accepts us either: a single
+    server must not be able to end another.
     """
 
     async def one(link: Link) -> None:
@@ -352,13 +357,13 @@ async def _accepted(link: Link) -> bool:
 async def run_client(
     member: Membership, setting: NodeSetting, samples: int, train: Train, tell: Tell
 ) -> None:
-    """Work until all servers are done, or the network has no place for this client any more."""
+    """Work until all servers are done, or the network no longer has a place for this client."""
     me, authority = setting.identity.number, Wallet(setting.identity)
     later = in_files(setting.epochs, authority.current().ca) if setting.epochs is not None else []
     last = remembered(setting.directory, authority.current().ca, member.digest)
     found = placed(member, setting.peers, later, me, last)
     if found is None:
-        return tell("this scheme gives this client no work")
+        return tell("nothing to do: this scheme gives this client no server to work for")
     client = Client(member.schema, me, samples, Failover({}), train, member.coding, tell=tell)
     audit = AuditLog(setting.directory / AUDIT, tell)
     client.desk = ClientDesk.of(
@@ -397,9 +402,8 @@ async def run_client(
             if client.round and store.blank:
                 raise RunError(
                     f"{store.directory} is empty, but this client has finished round "
-                    f"{client.round}: what it keeps from round to round is lost; bring the "
-                    f"directory back, or remove it and {STATUS} next to it to go on with other "
-                    f"bits"
+                    f"{client.round}: what it keeps from round to round is lost; restore the "
+                    f"directory, or remove it and {STATUS} next to it to go on with other bits"
                 )
             client.kept, client.rows = member.memory(store), tuple(member.rows)
             client.guard, client.private = member.guard, member.private
@@ -422,7 +426,7 @@ async def run_client(
 
 
 def _authorise(caller: Caller, kind: str, header: dict[str, Any]) -> None:
-    """Turn away what a role may not ask for, before any of its body is read."""
+    """Refuse what a role may not ask for, before any of the body is read."""
     if kind not in KINDS.get(caller.role, ()):
         raise Refused(f"{caller.role}/{caller.number} may not ask for '{kind}'")
 
@@ -438,7 +442,7 @@ async def _alive(
     work: Callable[[], Awaitable[None]],
     tell: Tell,
 ) -> None:
-    """Do the work while reporting health; a signal ends it in good order."""
+    """Do the work and report health; a signal ends it cleanly."""
     async with alone(setting.directory):
         await _alive_alone(setting, health, audit, work, tell)
 

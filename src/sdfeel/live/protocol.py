@@ -1,4 +1,4 @@
-"""How nodes talk: what a call is, who may make it, and how long to keep trying."""
+"""How nodes talk: what a call is, what both sides must have in common, and how long to try."""
 
 import asyncio
 import random
@@ -15,16 +15,16 @@ T = TypeVar("T")
 Header = dict[str, Any]
 Answer = tuple[Header, bytes | None]
 LONG_POLL = 20.0  # seconds that one call may wait for an answer
-CALL = 60.0  # seconds for an answer: a long poll and more; bodies on their way have longer
-RECORD_BYTES = 1 << 20  # of rounds in one answer, unless a single one is larger
-MOST = 2**53  # no whole number in a message is larger
-HERE = 1.0  # seconds for an answer that costs the other side nothing
-HASTY = 0.05  # seconds until a node that answered without having waited is asked again
+CALL = 60.0  # seconds for an answer: more than a long poll; bodies on their way have longer
+RECORD_BYTES = 1 << 20  # of rounds' records in one answer, unless a single one is larger
+MOST = 2**53  # whole numbers in messages are smaller
+HERE = 1.0  # seconds for an answer that the other side can give at once
+HASTY = 0.05  # seconds until we ask again a node that should have waited but answered at once
 
 
 @dataclass(frozen=True)
 class Who:
-    """A caller, as its certificate says."""
+    """The caller that a certificate names."""
 
     role: str
     number: int
@@ -59,12 +59,12 @@ class Port(Protocol):
     ) -> AnyReply: ...
 
 
-# What a node says about itself: what each word means, and what to do where two nodes differ.
+# What a node tells about itself: the name of each fact, and what to do if two nodes differ in it.
 SHARED = {
     "sdfeel": ("versions of sdfeel", "install the same version on both"),
     "experiment": ("experiments", "give both the same experiment.toml"),
     "network": ("networks", "give both the same network.json"),
-    "epoch": ("epochs of the network", "sign one version of each number, and restore backups"),
+    "epoch": ("epochs of the network", "sign one version per number, and restore a backup"),
     "engine": ("engines", "install the same version of sdfeel on both"),
     "torch": ("versions of torch", "install the same version on both"),
     "model": ("code of the model", "install the same module on both"),
@@ -87,16 +87,16 @@ _NOTES = 8  # about one caller
 
 @dataclass(frozen=True)
 class About:
-    """What a node is and runs. Nodes work together only if they agree on it.
+    """What a node runs. Nodes work together only if they agree on it.
 
-    What a node does not know about itself is None and is not compared: a device that computes only
+    A fact that does not apply to a node is None and is not compared: a device that computes only
     with the native engine has no torch.
     """
 
     sdfeel: str = __version__
     experiment: str | None = None  # hashes of the two shared files
     network: str | None = None
-    epoch: str | None = None  # of the network: its number and its hash; of the first one, nothing
+    epoch: str | None = None  # the network's number and hash; None in the first epoch
     engine: str | None = None
     torch: str | None = None
     model: str | None = None  # hash of the model's code
@@ -105,14 +105,14 @@ class About:
     arithmetic: str | None = None  # how torch rounds, where it trains (engine/arithmetic.py)
 
     def in_epoch(self, number: int, digest: str) -> "About":
-        """The same from another epoch of the network on."""
+        """The same node from another epoch of the network on."""
         return replace(self, epoch=f"{number} {digest}")
 
     def told(self) -> dict[str, str]:
         return {key: value for key, value in vars(self).items() if value is not None}
 
     def check(self, me: str, them: str, theirs: object) -> list[str]:
-        """Raise Refused at a difference that matters; return those that do not, as sentences."""
+        """Raise Refused at a difference that matters; return the others as sentences."""
         if not isinstance(theirs, dict) or "sdfeel" not in theirs:
             raise Refused(f"{them} does not say which sdfeel it runs: {SHARED['sdfeel'][1]}")
         notes = []
@@ -133,7 +133,7 @@ class About:
             if key == "torch" and (self.engine or "").startswith("native"):
                 continue  # the native engine's bits are the same with every torch
             if key == "epoch" and _number(own.get(key)) != _number(theirs.get(key)):
-                continue  # one of the two does not know yet, and learns of it in its next rounds
+                continue  # one of the two will learn of the newer epoch in its next rounds
             if key in own and key in theirs and own[key] != theirs[key]:
                 yield key, own[key], printable(f"{theirs[key]!s:.{_LONGEST}}")
 
@@ -142,7 +142,7 @@ def _number(epoch: object) -> str:
     return str(epoch).partition(" ")[0]
 
 
-UNSAID = About()  # for a node that knows only its version
+UNSAID = About()  # a node that tells only its version
 
 
 def _series(version: str) -> list[str]:
@@ -168,23 +168,23 @@ class Agreed(Protocol):
 
     @property
     def along(self) -> int:
-        """Rows that may come with a model at most."""
+        """The most rows that may come with a model."""
         ...
 
     @property
     def letters(self) -> int:
-        """Bytes of one step of a sum under masks, at most; 0: there are no such sums."""
+        """The most bytes of one step of a masked sum; 0 if there are no such sums."""
         ...
 
 
 @dataclass
 class Reception:
-    """Admits only callers that have said what they run, once for each start of this node."""
+    """Admits only callers that have told what they run since this node was started."""
 
     name: str
     about: About
     tell: Callable[[str], None] = lambda line: None
-    libraries: Mapping[int, str] = field(default_factory=dict)  # of devices, by client
+    libraries: Mapping[int, str] = field(default_factory=dict)  # devices' hashes, by client
     _met: set[str] = field(default_factory=set)
     _noted: dict[str, set[str]] = field(default_factory=dict)  # by caller
 
@@ -208,7 +208,7 @@ class Reception:
 class Link:
     """A port that adds the federation's digest, and waits through outages.
 
-    It says what this node runs when it is new, and whenever it is asked.
+    With the first call, and whenever the other side asks, it tells what this node runs.
     """
 
     def __init__(
@@ -223,12 +223,12 @@ class Link:
         self.name, self._port, self._digest = name, port, digest
         self._about, self._me, self._tell = about or UNSAID, me, tell
         self._introduced = False
-        self._noted: set[str] = set()  # what was told about the other side
+        self._noted: set[str] = set()  # differences that were logged already
         self.sent = self.received = 0  # bytes of bodies
         self.last_error = ""
 
     def renew(self, about: About) -> None:
-        """This node runs something else from now on: say so with the next call."""
+        """Tell with the next call that this node runs something else from now on."""
         self._about, self._introduced = about, False
 
     async def ask(
@@ -238,7 +238,7 @@ class Link:
         stamped = {**header, "federation": self._digest}
         if self._introduced:
             reply = await self._port.call(kind, stamped, body, timeout=seconds)
-        if not self._introduced or reply.header.get("introduce") is True:  # it is new, or was lost
+        if not self._introduced or reply.header.get("introduce") is True:  # we are new to it
             stamped["about"] = self._about.told()
             reply = await self._port.call(kind, stamped, body, timeout=seconds)
             if "about" in reply.header:
@@ -254,7 +254,7 @@ class Link:
     async def insist(
         self, kind: str, header: Header, body: bytes | None = None, seconds: float = CALL
     ) -> Answer:
-        """Call until there is an answer: wait out outages, and raise everything else."""
+        """Call until there is an answer: wait out outages, but raise every other error."""
         pause = 0.05
         while True:
             try:
@@ -262,7 +262,7 @@ class Link:
             except Unreachable as error:
                 self.last_error = f"{self.name}: {error}"
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))
-                pause = min(2 * pause, 0.5)  # the port itself waits between its tries
+                pause = min(2 * pause, 0.5)  # the port itself pauses between its attempts
 
 
 def check_federation(header: Header, digest: str) -> None:
@@ -277,7 +277,7 @@ def check_federation(header: Header, digest: str) -> None:
 
 
 def whole(header: Header, key: str) -> int:
-    """A whole number of a header; a caller may have sent anything."""
+    """The whole number under `key`, or Refused: a caller may have sent anything."""
     value = header.get(key)
     if not is_whole(value):
         shown = f"{value!r:.80}"
@@ -286,12 +286,12 @@ def whole(header: Header, key: str) -> int:
 
 
 def is_whole(value: object) -> TypeGuard[int]:
-    """A whole number from 0 that every language and database can hold."""
+    """Is it a whole number from 0 that every language and database can hold?"""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MOST
 
 
 def seconds(header: Header, key: str, most: float = LONG_POLL) -> float:
-    """How long a caller is ready to wait, within our own limit."""
+    """The seconds under `key` that a caller is ready to wait, but no more than `most`."""
     value = header.get(key, 0)
     if not isinstance(value, int | float) or isinstance(value, bool) or not value >= 0:
         raise Refused(f"the message's '{key}' must be seconds from 0, got {value!r:.80}")

@@ -1,29 +1,30 @@
 """Secure aggregation: a server learns the sum of its clients' numbers, and nothing else about them.
 
 The protocol of Bonawitz et al. 2017 ("Practical Secure Aggregation"), with the steps against a
-server that lies. Each step is a function of messages; who carries them is somebody else's business.
+server that lies. Each step is a function of messages; other modules carry these between the nodes.
 
-    1 keys       each client makes two key pairs and signs the public ones, and the hash of the seed
-                 of a mask of its own
-    2 shares     each splits two secrets among all, encrypted for each of them: the key of its
-                 pairwise masks, and that seed. It publishes a seal of each share
-    3 numbers    each sends its numbers plus its own mask, plus or minus a mask with each other
-    4 survivors  the server says whose numbers came; each signs that
-    5 unmasking  each gives, about every other, one share: of the own mask's seed if its numbers
-                 came, of the pairwise key if not. Never both, or its numbers would lie open
+    1 keys       each client makes two key pairs and a seed for a mask of its own; it signs both
+                 public keys and the seed's hash
+    2 shares     each client splits two secrets, the private key of its pairwise masks and that
+                 seed, into a share for every client, encrypts these and publishes a seal of each
+    3 numbers    each client sends its numbers plus its own mask, plus or minus one mask for every
+                 other client
+    4 survivors  the server lists the clients whose numbers came, and each of these signs the list
+    5 unmasking  each client reveals one share about every other client: of the seed if that
+                 client's numbers came, of the key if not. Never both: they would reveal its numbers
 
-Enough shares, `threshold` many, give a secret; fewer give nothing. Numbers are integers modulo
-2^32, so masks cancel exactly, and the sum has the bits of a sum without masks.
+`threshold` many shares give a secret; fewer give nothing. Numbers are integers modulo 2^32, so the
+masks cancel exactly, and the sum has the same bits as a sum without masks.
 
-Seals and hashes say who lied: a share that does not fit its seal is its giver's fault, a secret
-that does not fit what was signed is its owner's. Whoever cannot open a letter, or finds shares in
-it that differ from those that were sealed, says so and leaves the sum. Nobody can tell whether the
-reader or the writer lies; but whoever is at odds with more of the others than a sum may lose is
-lying (`Sitting.liars`).
+Seals and hashes show who lied. If a share does not fit its seal, the client that revealed it lied;
+if a secret does not fit what was signed, its owner did. A client that cannot open a letter, or
+finds other shares in it than those that were sealed, says so and leaves the sum. Nobody can tell
+whether the reader or the writer of that letter lies, but a client that is at odds with more others
+than a sum may lose is a liar (`Sitting.liars`).
 
-A client's secrets of a round follow from its own long secret, so one that was killed continues
-where it was. It remembers what it answered (`Contributor.state`), and refuses a server that asks
-for the same step again in other words.
+A client derives its secrets of a round from one lasting secret, so after a crash it continues where
+it was. It remembers what it answered (`Contributor.state`), and refuses a server that asks for the
+same step again with different contents.
 """
 
 import hashlib
@@ -46,29 +47,29 @@ from sdfeel.core.errors import RunError
 from sdfeel.core.masked_sums import threshold_of
 from sdfeel.live.transport.errors import Rejected
 
-PRIME = 2**256 + 297  # the smallest that 32 bytes are below
-SHARE = 33  # bytes of a number below it
-SEAL = 16  # of a share
-LETTER = 2 * SHARE + 16 + 2 * SEAL  # of two shares, encrypted, and their seals for all to see
+PRIME = 2**256 + 297  # the smallest prime above all numbers of 32 bytes
+SHARE = 33  # bytes of a share, which is a number below it
+SEAL = 16  # bytes of a share's seal
+LETTER = 2 * SHARE + 16 + 2 * SEAL  # bytes of two encrypted shares and their public seals
 Numbers = NDArray[np.uint32]
 KEYS = ("masks", "letters", "own")  # two public keys and the hash of a seed, in hexadecimal
-Keys = dict[str, Any]  # these and their "signed"
+Keys = dict[str, Any]  # those of KEYS, and "signed"
 
 
 class FalseSecret(RunError):
-    """What a client split among the others does not fit what it had signed."""
+    """The shares that a client handed out do not give the secret that it signed."""
 
     def __init__(self, client: int) -> None:
-        super().__init__(f"the shares of client {client} do not give what it signed")
+        super().__init__(f"the shares of client-{client}'s secret do not give what it signed")
         self.client = client
 
 
 class TooFew(RunError):
-    """Fewer clients than the threshold are left, so that nothing may be unmasked."""
+    """Fewer clients than the threshold are left, so nothing may be unmasked."""
 
 
 class Signer(Protocol):
-    """Whoever signs for one client, and checks what others signed."""
+    """Signs for one client, and checks what others signed."""
 
     def sign(self, client: int, words: str) -> Any: ...
 
@@ -77,14 +78,14 @@ class Signer(Protocol):
 
 @dataclass(frozen=True)
 class Sitting:
-    """What all who take part in one sum agree on."""
+    """What all participants of one sum agree on."""
 
     about: str  # the federation, the server and the round: masks are for this sum alone
-    clients: tuple[int, ...]  # who may take part
-    threshold: int  # clients that must be left to the end
+    clients: tuple[int, ...]  # that may take part
+    threshold: int  # how many of them must stay to the end
 
     def __post_init__(self) -> None:
-        # With fewer, a server could play two halves off against each other.
+        # With fewer, a lying server could give two halves different lists of who is left.
         if not 2 * len(self.clients) // 3 < self.threshold <= len(self.clients):
             raise Rejected(
                 f"a threshold of {self.threshold} among {len(self.clients)} clients is not more "
@@ -92,14 +93,15 @@ class Sitting:
             )
 
     def words(self, what: str, content: object) -> str:
-        """What is signed."""
+        """The text that is signed for one step."""
         return json.dumps([self.about, what, content], sort_keys=True)
 
     def liars(self, odds: Iterable[tuple[int, int]]) -> list[int]:
-        """Who is at odds with more others than a sum may lose, if each pair is at odds.
+        """The clients that are at odds with more others than a sum may lose.
 
-        If fewer than a third lie, or one of three, no honest client is. Whoever is at odds with
-        fewer of them costs the sum no more clients than it can do without.
+        `odds` are pairs of which one must be lying. If fewer than a third of all lie, or one of
+        three, no honest client is among those returned. A liar that is at odds with fewer of them
+        costs the sum no more clients than it can do without.
         """
         others: dict[int, set[int]] = {n: set() for n in self.clients}
         for one, other in odds:
@@ -110,16 +112,16 @@ class Sitting:
         return [n for n, each in others.items() if len(each) > most]
 
     def seals(self, owner: int, holder: int, shares: bytes) -> bytes:
-        """What tells each of these shares from any other, and nothing else about it."""
+        """One hash per share: it identifies the share, and reveals nothing else about it."""
         words = self.words("share", [owner, holder]).encode()
         each = (shares[m : m + SHARE] for m in range(0, len(shares), SHARE))
         return b"".join(hashlib.sha256(words + share).digest()[:SEAL] for share in each)
 
     def enough(self, who: Iterable[int], what: str) -> list[int]:
-        """These clients in order, if they are enough and take part."""
+        """These clients in order; `TooFew` below the threshold, `Rejected` for an outsider."""
         found = sorted(set(who))
         if not set(found) <= set(self.clients):
-            raise Rejected(f"{what}: somebody does not take part in this sum")
+            raise Rejected(f"{what}: a client is named that has no part in this sum")
         if len(found) < self.threshold:
             raise TooFew(
                 f"{what}: {len(found)} clients are left, but {self.threshold} are needed to see "
@@ -129,13 +131,13 @@ class Sitting:
 
 
 def sitting_of(federation: str, server: int, k: int, clients: Iterable[int]) -> Sitting:
-    """The sum of one round at one server: everybody works it out alike."""
+    """The sum of one round at one server, as the server and every client work it out."""
     who = tuple(sorted(clients))
     return Sitting(f"{federation} edge-{server} round {k}", who, threshold_of(len(who)))
 
 
 class Contributor:
-    """One client in one sum. Its answers may be repeated, and never contradicted."""
+    """One client in one sum. It may repeat its answers, but never contradicts them."""
 
     def __init__(
         self,
@@ -154,7 +156,7 @@ class Contributor:
         self.state: dict[str, Any] = dict(state or {})  # hashes of what was answered: keep it
 
     def _once(self, step: str, content: object) -> None:
-        """Refuse a step whose content differs from what it was before."""
+        """Refuse to answer a step twice with different contents."""
         found = hashlib.sha256(self._sitting.words(step, content).encode()).hexdigest()
         if self.state.setdefault(step, found) != found:
             raise Rejected(f"the server asks twice for {step} of one sum, with different contents")
@@ -166,16 +168,16 @@ class Contributor:
         return {**keys, "signed": self._signer.sign(self._me, self._sitting.words("keys", keys))}
 
     def shares(self, keys: Mapping[int, Keys]) -> dict[int, bytes]:
-        """Step 2: letters to the others, each with two shares; to ourselves, the seals alone."""
+        """Step 2: a letter with two shares to each other client; for ourselves, only the seals."""
         who = self._sitting.enough(keys, "keys")
         for client in who:
             said = {name: keys[client][name] for name in KEYS}
             words = self._sitting.words("keys", said)
             if not self._signer.check(client, words, keys[client].get("signed")):
-                raise Rejected(f"the keys of client {client} are not signed by it")
+                raise Rejected(f"the keys of client-{client} are not signed by client-{client}")
         known = [each["masks"] for each in keys.values()] + [e["letters"] for e in keys.values()]
         if self._me not in who or len(set(known)) < len(known):
-            raise Rejected("our own keys are missing, or two clients have the same")
+            raise Rejected("our own keys are missing, or two clients have the same key")
         self._once("shares", {str(n): "".join(keys[n][name] for name in KEYS) for n in who})
         self._keys = dict(keys)
         places = [n + 1 for n in who]
@@ -192,7 +194,7 @@ class Contributor:
         return letters
 
     def opened(self, letters: Mapping[int, bytes]) -> list[int]:
-        """Read the letters to us; who sent some that cannot be what was agreed."""
+        """Read the letters to us; return the clients whose letters cannot be right."""
         who = self._sitting.enough([*letters, self._me], "shares")
         if not set(who) <= set(self._keys):
             raise Rejected("there are encrypted shares from clients without keys")
@@ -207,9 +209,9 @@ class Contributor:
         return [n for n in letters if n not in self._read]
 
     def numbers(self, values: Numbers) -> Numbers:
-        """Step 3: the numbers under their masks, of us and with all whose letters we `opened`."""
+        """Step 3: our numbers plus our own mask and one per client whose letter we `opened`."""
         who = sorted(self._read)
-        # Other numbers under the same masks would reveal their difference.
+        # Two vectors of numbers under the same masks would reveal their difference.
         self._once("numbers", [who, hashlib.sha256(values.tobytes()).hexdigest()])
         found = values + stream(self._own, len(values))
         for n in who:
@@ -218,22 +220,22 @@ class Contributor:
         return found
 
     def survivors(self, who: Sequence[int]) -> Any:
-        """Step 4: our signature under whose numbers came."""
+        """Step 4: our signature under the list of clients whose numbers came."""
         left = self._sitting.enough(who, "numbers")
         if self._me not in left or not set(left) <= set(self._read):
-            raise Rejected("the server counts clients whose shares never came, or not us")
+            raise Rejected("the server counts clients whose shares never came, or leaves us out")
         self._once("survivors", left)
         return self._signer.sign(self._me, self._sitting.words("survivors", left))
 
     def unmask(self, who: Sequence[int], signed: Mapping[int, Any]) -> dict[int, bytes]:
-        """Step 5: a share about every other, once enough have signed the same list as we did."""
+        """Step 5: one share about each client, once enough have signed the list that we signed."""
         left = self._sitting.enough(who, "numbers")
-        self._once("survivors", left)  # of those whom we signed
+        self._once("survivors", left)  # the list that we signed
         words = self._sitting.words("survivors", left)
         self._sitting.enough(signed, "survivors")
         for n, seal in signed.items():
             if n not in left or not self._signer.check(n, words, seal):
-                raise Rejected(f"client {n} did not sign that these clients are left")
+                raise Rejected(f"client-{n} did not sign that these clients are left")
         return {
             n: shares[SHARE:] if n in left else shares[:SHARE] for n, shares in self._read.items()
         }
@@ -248,7 +250,7 @@ class Contributor:
 
 @dataclass
 class Collector:
-    """The server in one sum: it carries letters, and adds what it cannot read."""
+    """The server in one sum: it carries letters, and adds up numbers that it cannot read."""
 
     sitting: Sitting
     length: int
@@ -256,23 +258,23 @@ class Collector:
     letters: dict[int, Mapping[int, bytes]] = field(default_factory=dict)  # by sender
     numbers: dict[int, Numbers] = field(default_factory=dict)
     signed: dict[int, Any] = field(default_factory=dict)
-    shares: dict[int, Mapping[int, bytes]] = field(default_factory=dict)  # by their giver
+    shares: dict[int, Mapping[int, bytes]] = field(default_factory=dict)  # by who revealed them
 
     def letters_to(self, client: int) -> dict[int, bytes]:
-        """What the others wrote to one client."""
+        """The letters that the others wrote to one client."""
         self.sitting.enough(self.letters, "shares")
         sent = self.letters.items()
         return {n: each[client] for n, each in sent if client in each and n != client}
 
     @property
     def survivors(self) -> list[int]:
-        """Whose numbers came."""
+        """The clients whose numbers came."""
         return self.sitting.enough(self.numbers, "numbers")
 
     def secrets(self) -> dict[int, bytes]:
-        """The seeds of the survivors' own masks, and the keys of all others who sent letters.
+        """The seeds of the survivors' own masks, and the keys of the others who sent letters.
 
-        `FalseSecret` names one who split something else among the others than it had signed.
+        `FalseSecret` names a client that handed out shares of something else than it signed.
         """
         left, givers = self.survivors, self.sitting.enough(self.shares, "unmasking")
         givers = givers[: self.sitting.threshold]
@@ -298,7 +300,7 @@ class Collector:
             total -= stream(secrets[n], self.length)
         for n in sorted(set(self.letters) - set(left)):
             key = X25519PrivateKey.from_private_bytes(secrets[n])
-            for m in left:  # the masks that others added for somebody who is gone
+            for m in left:  # remove the masks that m added for n, which is gone
                 total += pairwise(key, self.keys[m]["masks"], n, m, self.length)
         return total
 
@@ -312,7 +314,7 @@ class Collector:
 
 
 def split(secret: bytes, places: Sequence[int], threshold: int, dice: bytes) -> list[bytes]:
-    """Shamir's shares of 32 bytes: `threshold` of them give it back, fewer say nothing."""
+    """Shamir's shares of 32 bytes: `threshold` of them give the secret, fewer reveal nothing."""
     drawn = _expanded(dice, 48 * (threshold - 1))
     factors = [int.from_bytes(drawn[n : n + 48], "big") % PRIME for n in range(0, len(drawn), 48)]
     factors = [*factors, int.from_bytes(secret, "big")]
@@ -326,7 +328,7 @@ def split(secret: bytes, places: Sequence[int], threshold: int, dice: bytes) -> 
 
 
 def lagrange(places: Sequence[int]) -> list[int]:
-    """Weights with which shares at these places give the secret."""
+    """The weights with which shares at these places sum to the secret."""
     found = []
     for place in places:
         above = below = 1
@@ -343,20 +345,20 @@ def stream(seed: bytes, length: int) -> Numbers:
 
 
 def exchanged(own: X25519PrivateKey, theirs: str) -> bytes:
-    """The secret that two keys have in common; some 32 bytes have none with any key."""
+    """The secret that two keys share; `Rejected` for a public key that is invalid."""
     try:
         return own.exchange(X25519PublicKey.from_public_bytes(bytes.fromhex(theirs)))
     except ValueError:
-        raise Rejected("a public key of a sum is not one from which secrets can be made") from None
+        raise Rejected("a public key of a sum is invalid: it gives no shared secret") from None
 
 
 def check_public(key: str) -> None:
-    """`Rejected` unless secrets can be made from this public key, whatever one's own key is."""
+    """`Rejected` unless this public key is valid, which does not depend on one's own key."""
     exchanged(X25519PrivateKey.from_private_bytes(bytes(range(32))), key)
 
 
 def pairwise(own: X25519PrivateKey, theirs: str, me: int, other: int, length: int) -> Numbers:
-    """(length,) a mask that two clients know, with opposite signs."""
+    """(length,) the mask that two clients share; one adds it, the other subtracts it."""
     mask = stream(_derived(exchanged(own, theirs), "mask"), length)
     return mask if me < other else np.negative(mask)
 
@@ -371,12 +373,12 @@ def _derived(secret: bytes, words: str) -> bytes:
 
 
 def hash_of(secret: bytes) -> str:
-    """What a client signs about the seed of its own mask."""
+    """The hash that a client signs of its own mask's seed."""
     return hashlib.sha256(b"sdfeel own mask" + secret).hexdigest()
 
 
 def _nonce(sender: int, to: int) -> bytes:
-    """Each key is for one pair and one sum, in which each writes to the other once."""
+    """Unique, since a key serves one pair in one sum, and each writes to the other once."""
     return sender.to_bytes(6, "big") + to.to_bytes(6, "big")
 
 

@@ -1,4 +1,4 @@
-"""What a node looks at once a second: its disk, its clock, its certificate, its own files."""
+"""What a node checks once a second: its disk, its clock, its certificate and its own files."""
 
 import asyncio
 import fcntl
@@ -21,17 +21,17 @@ from sdfeel.live.trust.identity import Wallet
 if TYPE_CHECKING:
     from sdfeel.live.process import NodeSetting
 
-PULSE = 1.0  # seconds between two looks at a node's own state
-LONGEST = 30.0  # seconds between two tries of a disk that takes a little and then fails again
-PATIENCE = 10.0  # seconds for the process before this one to end
-JUMP = 2.0  # seconds by which a clock may be corrected without a note
+PULSE = 1.0  # seconds between two checks
+LONGEST = 30.0  # most seconds between two tries of a disk that works briefly and fails again
+PATIENCE = 10.0  # seconds for the previous process of this node to end
+JUMP = 2.0  # seconds by which a clock may be corrected without a line in the log
 DAY = 86400.0
 EXPIRES_SOON = 30 * DAY
 
 
 @asynccontextmanager
 async def alone(directory: Path, patience: float = PATIENCE) -> AsyncIterator[None]:
-    """Hold a node's directory; the system lets it go when the process ends, however it ends."""
+    """Lock a node's directory; the system unlocks it when the process ends, however it ends."""
     place = os.open(directory, os.O_RDONLY)
     try:
         end = time.monotonic() + patience
@@ -57,11 +57,11 @@ def _locked(place: int) -> bool:
 
 
 class Rescued(Exception):
-    """A state that somebody removed was written again from what the process still had."""
+    """Somebody had removed the state; it was written again from the files still open."""
 
 
 async def until_writable(directory: Path, pause: float = PULSE) -> None:
-    """Wait, at least for `pause`, until files can be written here and where the state lies."""
+    """Wait, at least for `pause`, until files can be written here and in the state's directory."""
     while True:
         await asyncio.sleep(pause)
         with suppress(OSError):
@@ -74,7 +74,7 @@ async def until_writable(directory: Path, pause: float = PULSE) -> None:
 
 
 async def until_removed(store: Store) -> None:
-    """Look whether the state is still there, and rescue it if it is not."""
+    """Check, for ever, that the state is still there; rescue it if it is not."""
     while True:
         await asyncio.sleep(PULSE)
         rescue(store)
@@ -83,7 +83,7 @@ async def until_removed(store: Store) -> None:
 def rescue(store: Store) -> None:
     """Raise `Rescued` if somebody has removed the state under a running node.
 
-    The system keeps what is open, so as long as the process lives, nothing is lost.
+    The system keeps open files, so nothing is lost as long as the process lives.
     """
     if store.in_place():
         return
@@ -108,14 +108,14 @@ def rescue(store: Store) -> None:
 
 @dataclass
 class Pulse:
-    """Looks at a node once a second: its disk, its clock, its certificate, its parent."""
+    """Checks a node once a second: its disk, its clock, its certificate, its launcher."""
 
     setting: "NodeSetting"
     health: Health
     audit: AuditLog
     job: "asyncio.Future[None]"
     tell: Tell
-    _offset: float | None = None  # of the clock that people use from the one that never jumps
+    _offset: float | None = None  # of the wall clock from the steady one
     _warned: float = float("-inf")
 
     def __post_init__(self) -> None:
@@ -148,7 +148,7 @@ class Pulse:
         if abs(jump) > JUMP:
             self.tell(
                 f"the clock jumped by {jump:+.0f} s, or the machine slept: rounds are timed by "
-                f"another clock, certificates are judged by this one"
+                f"another clock, but this one decides whether certificates are valid"
             )
         self._offset = offset
 

@@ -1,12 +1,12 @@
 """What nodes sign about their rounds, so that anybody can check and recompute them later.
 
-Servers sign what they hand out. A client signs what it was given, what it held and what it sent; a
-server signs what came, what it sent and heard, and what it made of that. Each statement names the
-hash of the one before it, and models appear in it by their hashes. A statement has no time and
-nothing random in it: a node that was killed and repeats a round says the same again.
+Servers sign the models that they hand out. A client signs what it received, held and sent; a server
+signs what its clients sent, what it exchanged with other servers, and the result. Each statement
+has the hash of the one before it, and names models by their hashes. It contains no time and nothing
+random, so a node that was killed and repeats a round makes the same statement again.
 
-Whoever receives a message checks its signature before using it, and keeps it: a node that later
-says otherwise is refuted by its own hand.
+The receiver of a message checks its signature before using it, and keeps it: a node that later
+states something else is refuted by its own signature.
 """
 
 import base64
@@ -35,18 +35,18 @@ from sdfeel.live.transport.errors import Rejected
 from sdfeel.live.trust.identity import Identity, described, is_issued
 
 FORM = 1  # of statements
-FIRST = "0" * 64  # what a node's first statement follows
-WORK = (  # what of a piece of work is signed, in addition to the model
+FIRST = "0" * 64  # stands for the hash before a node's first statement
+WORK = (  # the fields of a piece of work that are signed, besides the model
     *("round", "steps", "first", "rate", "sources", "weights", "deadline"),
     *("told", "shift", "rows", "kept", "payload", "sum"),
 )
 CERTIFICATE = 8 << 10  # bytes of a certificate, at most
-OF_CLIENTS = {  # what a client's statement holds, and nothing else: others keep and copy it
+OF_CLIENTS = {  # the only fields of a client's statement, which others keep and copy
     **dict.fromkeys(("form", "epoch", "round", "first", "steps"), int),
     **dict.fromkeys(("federation", "who", "work", "sent", "before"), str),
     **dict.fromkeys(("got", "rows"), dict),
 }
-# What a client's statement may hold in addition: how torch rounds at a client that trains with it.
+# An optional field of a client's statement: how torch rounds there, if it trains with torch.
 SOMETIMES_OF_CLIENTS = ("arithmetic",)
 BY_NUMBER = ("got", "rows")  # hashes by servers and by places
 HASHES = ("work", "sent", "before")
@@ -60,21 +60,22 @@ def hash_of(statement: Mapping[str, Any]) -> str:
 
 
 def work_hash(header: Mapping[str, Any]) -> str:
-    """The hash of what a client is asked to do."""
+    """The hash of the work that a client is asked to do."""
     return hash_of({key: header[key] for key in WORK if key in header})
 
 
 def offer(federation: str, server: int, k: int, sha256: str, **what: Any) -> Statement:
-    """What a server signs about a model that it gives away.
+    """What a server signs about a model that it sends.
 
-    `what` is `work` for clients (None: only the model was asked for), `hop` and `row` for servers.
+    `what` is `work` for a client (None if it asked only for the model), or `hop` and `row` for
+    another server.
     """
     common = {"form": FORM, "federation": federation, "who": f"edge-{server}", "round": k}
     return {**common, "sha256": sha256, **what}
 
 
 def is_clients(value: object) -> TypeGuard[Statement]:
-    """Does somebody's statement have the form of a client's?"""
+    """Does this value, which may be anything, have the form of a client's statement?"""
     if not isinstance(value, dict) or not OF_CLIENTS.keys() <= value.keys():
         return False
     more = value.keys() - OF_CLIENTS.keys()
@@ -84,7 +85,7 @@ def is_clients(value: object) -> TypeGuard[Statement]:
         return False
     numbers = (value[key] for key, kind in OF_CLIENTS.items() if kind is int)
     hashes = [value[key] for key in (*HASHES, *more)]
-    for key in BY_NUMBER:  # other words are not its own: whoever copies a statement may know them
+    for key in BY_NUMBER:  # keys are numbers: other words could mean something to who copies them
         if not all(_NUMBER.fullmatch(each) for each in value[key]):
             return False
         hashes += value[key].values()
@@ -92,7 +93,7 @@ def is_clients(value: object) -> TypeGuard[Statement]:
 
 
 def is_hash(value: object) -> TypeGuard[str]:
-    """Are these 32 bytes in hexadecimal, such as a SHA-256, in the one way we write them?"""
+    """Is it 32 bytes, such as a SHA-256, in lower-case hexadecimal, as we write them?"""
     return isinstance(value, str) and _HASH.fullmatch(value) is not None
 
 
@@ -114,7 +115,7 @@ class Notary:
         return {"signature": base64.b64encode(signature).decode(), "certificate": own.cert.decode()}
 
     def checked(self, who: str, statement: Mapping[str, Any], seal: object) -> Seal:
-        """The seal, if it is this node's; otherwise `Rejected`."""
+        """The seal, if node `who` signed the statement; otherwise `Rejected`."""
         if seal is None:
             raise Rejected(
                 f"{who} does not sign what it sends: install the same version of sdfeel on all "
@@ -122,12 +123,12 @@ class Notary:
             )
         found = seal_of(seal)
         if found is None or signer(statement, found, self.identity().ca) != who:
-            raise Rejected(f"what {who} sends is not signed by {who}")
+            raise Rejected(f"what {who} sends is not signed with the key of {who}")
         return found
 
 
 def seal_of(value: object) -> Seal | None:
-    """A seal in another's message, if that is what it is."""
+    """The seal in another node's message; None if it does not have that form."""
     if not isinstance(value, dict) or value.keys() != {"signature", "certificate"}:
         return None
     texts = all(isinstance(each, str) and len(each) <= CERTIFICATE for each in value.values())
@@ -135,7 +136,7 @@ def seal_of(value: object) -> Seal | None:
 
 
 def signer(statement: Mapping[str, Any], seal: Seal, ca: bytes) -> str | None:
-    """Who signed this, such as edge-0; None if nobody whom these authorities know."""
+    """The node that signed this, such as edge-0; None if no node of these authorities did."""
     known = _holder(seal["certificate"].encode(), ca)
     if known is None:
         return None
@@ -151,13 +152,13 @@ def signer(statement: Mapping[str, Any], seal: Seal, ca: bytes) -> str | None:
 @lru_cache(maxsize=64)
 def _secret(pem: bytes) -> ec.EllipticCurvePrivateKey:
     key = load_pem_private_key(pem, None)
-    assert isinstance(key, ec.EllipticCurvePrivateKey)  # as authorities issue them
+    assert isinstance(key, ec.EllipticCurvePrivateKey)  # the only kind that authorities issue
     return key
 
 
 @lru_cache(maxsize=4096)
 def _holder(pem: bytes, ca: bytes) -> tuple[str, ec.EllipticCurvePublicKey] | None:
-    """Whose certificate this is, and its key; None unless one of these authorities issued it."""
+    """A certificate's node and key; None unless one of these authorities issued it."""
     try:
         name, _ = described(pem)
         certificate = x509.load_pem_x509_certificate(pem)
@@ -184,7 +185,7 @@ def _stated(line: bytes) -> Any:
 
 
 class StatementLog:
-    """One node's statements and what proves them, a line each; only ever appended to."""
+    """One node's statements with their proofs, one per line; only ever appended to."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -197,15 +198,15 @@ class StatementLog:
         return FIRST if self.last is None else hash_of(self.last)
 
     def chained(self, statement: Statement) -> Statement:
-        """The same after the last one; if it is the last one, once more."""
+        """The statement with the hash of the last one; a repeated last one stays as it was."""
         if self.last is not None and {**statement, "before": self.last.get("before")} == self.last:
             return self.last
         return {**statement, "before": self.head}
 
     def line(self, statement: Statement, seal: Seal, **proofs: Mapping[str, Any]) -> dict[str, Any]:
-        """A statement as a line: certificates, which are long, appear in it once.
+        """A statement as a line of the log, in which each certificate appears only once.
 
-        Only seals are shortened. What others stated stays as they signed it, whatever it says.
+        Only seals are shortened; other nodes' statements stay exactly as they were signed.
         """
         certificates: dict[str, str] = {}
 
@@ -222,7 +223,7 @@ class StatementLog:
         return {"statement": statement, **short(seal), **kept, "certificates": certificates}
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Write a line, unless it is there already: a restored node repeats its rounds."""
+        """Write a line unless the log has it already: a restored node repeats its rounds."""
         if self._has(line["statement"]):
             return
         if not self.path.exists() or not self.path.stat().st_size:
@@ -252,7 +253,7 @@ class StatementLog:
             return any(_stated(line) == statement for line in file)
 
     def _last(self) -> dict[str, Any] | None:
-        """The last line; half a line at the end comes from a crash, and is taken away."""
+        """The last line; half a line at the end comes from a crash, and is removed."""
         try:
             with self.path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
@@ -273,16 +274,16 @@ class StatementLog:
         except (ValueError, KeyError, TypeError):
             raise RunError(
                 f"the last line of {self.path} is damaged: move the file aside, and the node "
-                f"begins another one"
+                f"begins a new one"
             ) from None
         return found
 
 
 @dataclass
 class KeptModels:
-    """The bodies of the last rounds as files named by their hashes, for whoever recomputes them.
+    """The bodies of the last rounds as files named by their hashes, for recomputing the rounds.
 
-    They are copies: one that is lost is missed only there.
+    They are copies: the run itself does not need them.
     """
 
     directory: Path
@@ -332,11 +333,11 @@ class ClientDesk:
         return cls(Notary(identity, federation), log, client, arithmetic)
 
     def begin(self) -> None:
-        """Another round: what was given for the one before is done with."""
+        """Begin a round: forget what was given for the one before."""
         self._work, self._offers = None, {}
 
     def given(self, server: int, k: int, header: Header, work: str | None) -> None:
-        """A server handed out a model: keep its word, if it gave one."""
+        """A server handed out a model: check its signature, if there is one, and keep it."""
         sha256 = header.get("sha256")
         if not isinstance(sha256, str):
             raise Rejected(f"edge-{server} does not say what it hands out")
@@ -349,7 +350,7 @@ class ClientDesk:
     def result(
         self, k: int, epoch: int, first: int, steps: int, rows: Mapping[int, str], sent: str
     ) -> Header:
-        """What goes with a result: what was done, signed. Nothing if servers do not sign either."""
+        """The signed statement to send with a result; empty if no server signed its offer."""
         if not any("signature" in each for each in self._offers.values()):
             return {}
         offers = {str(d): each for d, each in sorted(self._offers.items())}

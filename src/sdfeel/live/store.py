@@ -1,8 +1,8 @@
 """What a node remembers through any crash.
 
-Facts and small tensors live in SQLite (write-ahead log, synchronous=FULL: a commit that returned
+Facts and small tensors are in SQLite (write-ahead log, synchronous=FULL: a commit that returned
 survives a power cut). A tensor over `LARGE` bytes is a file named by its hash, on disk before the
-commit that names it. Whatever a crash leaves without a name is swept away at the next start.
+commit that names it. Files that no row names, as after a crash, are removed at the next start.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from sdfeel.core.run_files import write_atomic
 
 FORM = 2  # version of the stored form; another number means that another version wrote it
 LARGE = 1 << 20  # bytes; above it, a file is several times faster than a row
-RECENT = 4 << 20  # bytes of small tensors that need not be read again
+RECENT = 4 << 20  # bytes of small tensors that are kept in memory
 DURABLE = "full"  # how SQLite waits for the disk: a commit that returned survives a power cut
 BASE, TENSORS = "state.sqlite", "tensors"
 Kind = Literal[
@@ -40,7 +40,7 @@ create table if not exists tensors (
 
 
 MARK = "\n"  # between what is written as JSON, which has no line breaks, and its checksum
-# What a disk does to SQLite, as opposed to what was done to the file.
+# SQLite's errors that come from the disk, as opposed to a damaged file.
 OF_DISK = {
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_IOERR,
@@ -54,12 +54,12 @@ OF_DISK = {
 
 
 def of_disk(error: sqlite3.Error) -> bool:
-    """Whether this passes when the disk can be written again; otherwise the file is damaged."""
+    """Is the disk at fault, so that it passes once the disk works? Else the file is damaged."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in OF_DISK
 
 
 class Damaged(RunError):
-    """What a node remembers cannot be read, or is not what it wrote."""
+    """A node's state cannot be read, or is not what the node wrote."""
 
     def __init__(self, directory: Path, why: object) -> None:
         super().__init__(
@@ -81,7 +81,7 @@ def _sum(text: str, key: tuple[object, ...]) -> str:
 
 @dataclass(frozen=True)
 class Saved:
-    """A packed tensor with its hash, and what was noted with it."""
+    """A packed tensor with its hash and its note."""
 
     body: bytes
     sha256: str
@@ -89,14 +89,14 @@ class Saved:
 
 
 class Store:
-    """One node's memory in one directory. Not for use by two processes at once.
+    """One node's state in one directory. Not for use by two processes at once.
 
-    If not `durable`, a power cut may take it: for those who only recompute.
+    If it is not `durable`, a power cut may destroy it, which is fine for recomputing a run.
     """
 
     def __init__(self, directory: Path, durable: bool = True) -> None:
         self.directory, self._durable = directory, durable
-        self._recent: dict[tuple[str, int, int], Saved] = {}  # as the disk has them
+        self._recent: dict[tuple[str, int, int], Saved] = {}  # the same as on disk
         self._files = directory / TENSORS
         self._files.mkdir(parents=True, exist_ok=True)
         with suppress(OSError):  # a volume may belong to somebody else
@@ -133,12 +133,12 @@ class Store:
 
     @property
     def blank(self) -> bool:
-        """Is nothing remembered at all, as at the very beginning?"""
+        """Is the store empty, as at the very beginning?"""
         tables = ("facts", "rounds", "tensors")
         return not any(self._rows(f"select 1 from {table} limit 1") for table in tables)
 
     def in_place(self) -> bool:
-        """Whether the file that is open is still the one in the directory."""
+        """Is the open file still the one in the directory?"""
         try:
             return os.path.samestat(self._opened, (self.directory / BASE).stat())
         except OSError as error:
@@ -157,7 +157,7 @@ class Store:
         self._base.execute(f"pragma user_version={FORM}")
 
     def _check_pages(self) -> None:
-        """What SQLite cannot find by a damaged index would be missing without a word.
+        """Check the file: with a damaged index, SQLite would silently not find some rows.
 
         It takes about 30 ms for 100 MB.
         """
@@ -173,7 +173,7 @@ class Store:
             yield
         except BaseException:
             self._recent.clear()
-            with suppress(sqlite3.OperationalError):  # on a full disk it is rolled back already
+            with suppress(sqlite3.OperationalError):  # a full disk has rolled it back already
                 self._base.execute("rollback")
             raise
         try:
@@ -183,7 +183,7 @@ class Store:
             raise
 
     def _rows(self, question: str, about: tuple[Any, ...] = ()) -> list[Any]:
-        """What the database answers, if it can be read."""
+        """The database's answer; `Damaged` if it cannot be read."""
         try:
             return self._base.execute(question, about).fetchall()
         except sqlite3.DatabaseError as error:
@@ -194,7 +194,7 @@ class Store:
             raise Damaged(self.directory, error) from None
 
     def _read(self, text: str, *key: object) -> Any:
-        """What was written under this key: JSON, and its checksum unless it is from version 0.1."""
+        """A value from JSON; its checksum is checked if it has one: version 0.1 wrote none."""
         try:
             plain, mark, told = text.rpartition(MARK)
             if mark and told != _sum(plain, key):
@@ -204,7 +204,7 @@ class Store:
             raise Damaged(self.directory, error) from None
 
     def fact(self, name: str) -> Any:
-        """What is known by this name; None if nothing is."""
+        """The fact of this name; None if there is none."""
         rows = self._rows("select value from facts where name = ?", (name,))
         return self._read(rows[0][0], name) if rows else None
 
@@ -262,7 +262,7 @@ class Store:
         return done.rowcount > 0
 
     def _lately(self, kind: str, k: int, part: int, saved: Saved) -> None:
-        """Remember what was just written, if it is small, and forget the oldest beyond a bound."""
+        """Keep in memory what was just written, if it is small; drop the oldest beyond a bound."""
         self._recent.pop((kind, k, part), None)
         if len(saved.body) > LARGE:
             return
@@ -286,13 +286,13 @@ class Store:
                 body = (self._files / str(digest)).read_bytes()
             except FileNotFoundError:
                 raise Damaged(self.directory, f"there is no {TENSORS}/{digest}") from None
-        # A flipped bit can make SQLite take bytes for a text or a number.
+        # A flipped bit can turn bytes into a text or a number for SQLite.
         if not isinstance(body, bytes) or hashlib.sha256(body).hexdigest() != digest:
             raise Damaged(self.directory, "a tensor does not fit its checksum")
         return Saved(body, digest, self._read(note, kind, k, part))
 
     def kept(self, kind: Kind, k: int, part: int = 0) -> Saved:
-        """A tensor that must be there, because it was written before anything relied on it."""
+        """A tensor that must be there, as it was written before anything relied on it."""
         saved = self.get(kind, k, part)
         if saved is None:
             raise Damaged(self.directory, f"{kind} {k} is missing")
@@ -353,12 +353,12 @@ class Store:
         self._base.executemany(f"{question} and part = ?", rows)
 
     def sweep_files(self) -> None:
-        """Remove files that no row names any more. Call it outside of a commit."""
+        """Remove files that no row names any more. Call it outside a commit."""
         if any(self._files.iterdir()):
             self._sweep()
 
     def backup(self, target: Path) -> None:
-        """A copy of all that is remembered now, whole or not there at all. Outside of a commit."""
+        """Copy the whole state to `target`, completely or not at all. Call it outside a commit."""
         draft = target.with_name(f".{target.name}.tmp")
         shutil.rmtree(draft, ignore_errors=True)
         (draft / TENSORS).mkdir(parents=True)
@@ -371,7 +371,7 @@ class Store:
         draft.rename(target)
 
     def check(self) -> None:
-        """Raise an error unless everything that is remembered can be read and fits its hash."""
+        """Raise an error unless everything in the store can be read and fits its checksum."""
         self._recent.clear()
         self._check_pages()
         for (name,) in self._rows("select name from facts"):

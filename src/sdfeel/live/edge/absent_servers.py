@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from sdfeel.core.errors import SdfeelError
 
-AGAIN = 1.0  # seconds between two looks
+AGAIN = 1.0  # seconds between two questions
 
 
 class Absent:
-    """A set of servers. `back(server)` says whether one of them can take part again.
+    """The servers that were given up. `back(server)` tells whether one can take part again.
 
-    Both sides of a cut link give each other up, so somebody must ask when it works again.
+    Both sides of a cut link give each other up, so somebody must find out when it works again.
     """
 
     def __init__(self, back: Callable[[int], Awaitable[bool]]) -> None:
@@ -34,7 +34,7 @@ class Absent:
             search.cancel()
 
     def clear(self) -> None:
-        """Stop asking."""
+        """Stop asking all of them."""
         for server in self:
             self.discard(server)
 
@@ -48,5 +48,5 @@ class Absent:
     async def _asked(self, server: int) -> bool:
         try:
             return await self._back(server)
-        except SdfeelError:  # a server that is not trusted, or refuses us, cannot take part either
+        except SdfeelError:  # nor can a server take part that is not trusted, or refuses us
             return False

@@ -1,7 +1,7 @@
-"""A server and its clients: work is handed out, results are kept before they are acknowledged.
+"""A server and its clients: it hands out work, and saves each result before it acknowledges it.
 
-A result is keyed by (round, client); the first one wins, a repetition changes nothing. Work is a
-function of durable state, so a server that was killed hands out the same work again.
+A result is keyed by (round, client): the first one counts, a repetition changes nothing. Work
+follows from what is on disk, so a server that was killed hands out the same work again.
 """
 
 import asyncio
@@ -29,13 +29,13 @@ from sdfeel.live.transport.limits import INLINE
 from sdfeel.live.transport.tensors import digest
 
 SILENCE = 60.0  # seconds until the same complaint is repeated
-NOBODY = 1.0  # seconds that a round lasts, at least, if no result can be used
-GUEST_POLL = 0.5  # seconds between two checks whether it waits only for guests
+NOBODY = 1.0  # a round without any usable result lasts at least this many seconds
+GUEST_POLL = 0.5  # seconds between two checks whether a round waits only for guests
 
 
 @dataclass
 class Cluster:
-    """The clients' side of one server."""
+    """One server's clients in its open round: who has work, who has answered, who is left out."""
 
     federation: Federation
     server: int
@@ -43,10 +43,10 @@ class Cluster:
     bell: Bell
     policy: Policy
     counts: Counts = field(default_factory=Counts)
-    lane: int = 0  # where several share the server
-    recorder: Recorder | None = None  # signs what is done; None: nobody does
+    lane: int = 0  # which one, if several share the server
+    recorder: Recorder | None = None  # signs what is done; None: nothing is signed
     quarantine: Quarantine = field(init=False)
-    sums: SumDesk | None = field(init=False, default=None)  # where it sees sums only
+    sums: SumDesk | None = field(init=False, default=None)  # if the server sees only masked sums
     doors: Bell = field(init=False, default_factory=Bell)  # work may have become available
     arrivals: Bell = field(init=False, default_factory=Bell)  # a round may have become complete
     tell: Callable[[str], None] = lambda line: None
@@ -57,13 +57,13 @@ class Cluster:
     arrived: set[int] = field(default_factory=set)  # clients whose results this round has
     over: bool = False
     began: float = 0.0
-    rejected: set[int] = field(default_factory=set)  # in this round
-    tried: set[int] = field(default_factory=set)  # left out, but the round has nobody else
-    absent: set[int] = field(default_factory=set)  # dropped, and silent since
+    rejected: set[int] = field(default_factory=set)  # clients whose results were, in this round
+    tried: set[int] = field(default_factory=set)  # quarantined, but this round has nobody else
+    absent: set[int] = field(default_factory=set)  # clients that were dropped, and silent since
     visits: dict[int, Visit] = field(default_factory=dict)  # others' clients that asked for work
     asked: dict[int, float] = field(default_factory=dict)  # when our own last asked for work
-    _trial: float = 0.0  # when those who are left out may try again
-    _misses: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often, until when
+    _trial: float = 0.0  # when quarantined clients may try again
+    _misses: dict[int, tuple[int, int]] = field(default_factory=dict)  # times dropped, until round
     _handout: Handout | None = None  # of the open round
     _drafts: list[ResultDraft] = field(init=False, default_factory=list)  # for the next commit
     _handed: dict[int, int] | None = field(init=False, default=None)  # steps asked, by client
@@ -80,12 +80,12 @@ class Cluster:
             self.sums = SumDesk(*shared, *bells, *ways, self._blame, notary)
 
     def _gone(self, client: int) -> bool:
-        """Does nobody wait for this client any more?"""
+        """Does the open round no longer wait for this client?"""
         left_out = self.turn is not None and self._held(client, self.turn.k)
         return self.over or left_out or client in self.rejected or client in self.absent
 
     def complain(self, text: str) -> None:
-        """Remember what is wrong, and say so, but not over and over."""
+        """Remember what is wrong, and log it, but no more than once a minute."""
         self.counts.last_error = text
         about, now = text.partition(":")[0], self.clock()
         if now - self._said.get(about, float("-inf")) >= SILENCE:
@@ -93,7 +93,7 @@ class Cluster:
             self.tell(text)
 
     def kept(self, make: Callable[[], Tensor], instead: Tensor) -> Tensor:
-        """An average if it may be kept, otherwise what was there before."""
+        """The average, unless a check rejects it: then the row `instead`, as it was before."""
         try:
             return make()
         except Rejected as error:
@@ -112,7 +112,7 @@ class Cluster:
             self.recorder.begin(turn.k)
         names = [f"client-{client}" for client in turn.clients]
         if names and all(self.quarantine.holds(name, turn.k) for name in names):
-            self.quarantine.pardon(names)  # a round needs somebody
+            self.quarantine.pardon(names)  # a round needs at least one client
         notes = self.store.notes("result", turn.k)
         self.rejected, self.arrived = set(), set(notes).intersection(turn.clients)
         self.tried, self._trial = set(), 0.0
@@ -122,7 +122,7 @@ class Cluster:
         self.doors.ring()
 
     def asked_of(self, client: int) -> int | None:
-        """Steps that a client was asked for in the open round, at most; None: it got no work."""
+        """The most steps that a client was asked for in the open round; None: it got no work."""
         return None if self._handed is None else self._handed.get(client)
 
     def finish(self) -> None:
@@ -141,14 +141,14 @@ class Cluster:
         return not known and not self._held(client, turn.k)
 
     def _held(self, client: int, k: int) -> bool:
-        """Is a client left out of a round for what it did?"""
+        """Is a client in quarantine in this round, for what it sent before?"""
         return client not in self.tried and self.quarantine.holds(f"client-{client}", k)
 
     def _try_all(self, turn: Turn) -> None:
-        """Those who may work have let the deadline pass: now the others may, whatever they did.
+        """No client answered by the deadline: let those in quarantine try.
 
-        A round never waits for the silent alone. What they hand in is checked as usual; one that is
-        refused again may try once more a deadline later, and cannot end the round.
+        Otherwise the round would wait for silent clients alone. Results are checked as usual; a
+        client that is rejected again may try once more a deadline later, and cannot end the round.
         """
         if self.clock() >= self._trial:
             self._trial = self.clock() + self.policy.client_deadline
@@ -156,25 +156,25 @@ class Cluster:
             self.tried, self.rejected = held, self.rejected - held
             if held:
                 told = f"no result in round {turn.k + 1}"
-                self.complain(f"{told}: clients that are left out may try")
+                self.complain(f"{told}: clients that are in quarantine may try again")
             self.doors.ring()
 
     def _nobody(self) -> bool:
-        """Has the round neither a result nor anybody whose refusal may end it?"""
+        """Is there no result yet, nor a client whose rejection may end the round?"""
         return not self.arrived and not self.rejected - self.tried
 
     def _left(self, turn: Turn) -> Iterator[int]:
-        """The same clients in any order; finding the first one is quick."""
+        """The outstanding clients in any order; finding the first one is quick."""
         left = turn.members - self.arrived
         return (client for client in left if self._awaits(turn, client))
 
     def _waits(self, turn: Turn) -> bool:
-        """Is the round still waiting? It needs everyone not known to be away, and at least one."""
+        """Is the round still waiting? It needs every client that is not away, and one at least."""
         nobody = self._nobody() and len(turn.clients) > 0
         return nobody or any(True for _ in self._left(turn))
 
     async def complete(self, turn: Turn) -> list[int]:
-        """Wait for all results, or until the deadline; return who did not answer."""
+        """Wait for all results, or until the deadline; return the clients that did not answer."""
         while self._waits(turn) and not self.over:
             left = GUEST_POLL if turn.guests else LONG_POLL
             if self._may_drop(turn):
@@ -191,12 +191,12 @@ class Cluster:
         return [client for client in turn.clients if client not in self.arrived]
 
     def _others_wait(self, turn: Turn) -> bool:
-        """Is a client there that this round does not ask, and a later one may?"""
+        """Is a client present that has no part in this round, but may have one in a later one?"""
         recent = self.clock() - LONG_POLL
         return any(when > recent for n, when in self.asked.items() if n not in turn.members)
 
     def _drop(self, late: list[int], k: int) -> None:
-        """Continue without late clients, and for longer without those that are late repeatedly."""
+        """Drop late clients, for longer each time that they are late again."""
         self.absent.update(late)
         self.counts.dropped += len(late)
         for client in late:
@@ -205,12 +205,12 @@ class Cluster:
             self._misses[client] = (times + 1, k + 1 + pause)
 
     def _may_drop(self, turn: Turn) -> bool:
-        """May clients be dropped? By the policy; guests always, as they may have gone home."""
+        """May clients be dropped? If the policy says so; guests always: they may go home."""
         dropped = self.policy.dead_client == "drop"
         return dropped or all(client in turn.guests for client in self._left(turn))
 
     def newcomers(self, turn: Turn, away: Container[int]) -> dict[int, int]:
-        """Guests of the next round, clients of servers that are away: their iterations so far."""
+        """The next round's guests, whose servers are away, and their local iterations so far."""
         recent = self.clock() - LONG_POLL - GUEST_POLL
         asked = {n: visit.taken for n, visit in self.visits.items() if visit.when > recent}
         found = {**asked, **{n: self.taken.get(n, 0) for n in turn.guests}}
@@ -252,9 +252,9 @@ class Cluster:
         return found if found is not None else ({"idle": True}, None)
 
     def _in_another_epoch(self, theirs: int) -> Answer | None:
-        """A client that is behind asks for the network as it is now; one that is ahead waits.
+        """What to tell a client that is behind, so that it asks for the new network; None: wait.
 
-        The former even at a server whose rounds are over: another one may still need that client.
+        We tell it even when our rounds are over: another server may still need that client.
         """
         ours = self.federation.epoch
         if theirs < ours:
@@ -262,8 +262,7 @@ class Cluster:
         return ({"over": True}, None) if self.over else None
 
     def _may_rejoin(self, client: int) -> bool:
-        """Does a client that asks for work count again? At once if the round has nobody else, or
-        nobody else who is in time."""
+        """May a dropped client that asks for work count again? At once, if no other is in time."""
         turn = self.turn
         if turn is None or not (self.arrived or any(True for _ in self._left(turn))):
             return True
@@ -273,7 +272,7 @@ class Cluster:
         return turn.k >= self._misses.get(client, (0, 0))[1]
 
     def _plausible(self, taken: int) -> int:
-        """Local iterations that a guest claims to have taken, at most the experiment's."""
+        """The local iterations that a guest claims, but no more than the experiment has."""
         return min(taken, self.federation.iterations)
 
     def _say_goodbye(self, client: int) -> Answer:
@@ -284,7 +283,7 @@ class Cluster:
         return {}, None
 
     async def start(self, client: int, header: Header) -> Answer:
-        """The model that round `round` starts from at this server; `early` if it has not begun."""
+        """The model that a round starts from at this server; `early` if it has not begun."""
         k = whole(header, "round")
         guests = self.turn.guests if self.turn is not None else ()
         check_own(self.federation.net, self.server, client, guests)
@@ -311,20 +310,20 @@ class Cluster:
         if known is not None:
             self.counts.repeated += 1
             if known["sha256"] != header.get("sha256"):
-                self.counts.last_error = f"client-{client} sent two different models in round {k}"
+                self.counts.last_error = f"client-{client} sent two models in round {k + 1}"
             return {"known": True}, None
         turn = self.turn
         if turn is None or k < turn.k:
             return {"late": True}, None
         if k > turn.k or client not in turn.members:
-            raise Refused(f"client {client} has no work in round {k} of server {self.server}")
+            raise Refused(f"client-{client} has no work in round {k + 1} of edge-{self.server}")
         if self._held(client, k):
             raise Refused(self.quarantine.reason(f"client-{client}"))
         await self._keep(turn, client, steps, header, body)
         return {"kept": True}, None
 
     async def mask(self, client: int, header: Header, body: bytes | None) -> Answer:
-        """One step of a sum. Whoever sends what no honest client sends is left out."""
+        """One step of a sum. A client that sends what no honest one sends is left out."""
         assert self.sums is not None
         turn = self.turn
         if turn is not None and self._held(client, turn.k):
@@ -343,7 +342,7 @@ class Cluster:
     def offended(self, turn: Turn, client: int, error: Rejected, proven: bool = True) -> None:
         """A client sent what no honest one sends: the round continues without it.
 
-        Not `proven`: another server may have caused that, by the model that it gave the client.
+        Not `proven` if another server, whose model the client also began from, may have caused it.
         """
         self.counts.rejected += 1
         self.counts.last_error = f"client-{client}: {error}"
@@ -360,7 +359,8 @@ class Cluster:
         planned = int(turn.planned[client])
         exact = not self.policy.own_pace(turn.work)
         if steps > self._most_steps(turn) or (exact and steps != planned):
-            raise Refused(f"round {turn.k} asks client {client} for {planned} steps, got {steps}")
+            asked = f"round {turn.k + 1} asks client-{client} for {planned} steps"
+            raise Refused(f"{asked}, got {steps}")
         try:
             if body is None:
                 raise Rejected("the message carries no model")
@@ -387,11 +387,11 @@ class Cluster:
         await self._commit(ResultDraft(turn, client, sent, body, note, proof))
 
     def _most_steps(self, turn: Turn) -> int:
-        """No client takes more steps in a round than a whole run has; schemes may count them."""
+        """The most steps in a round: at most a whole run's, since a scheme may count them."""
         return turn.most(self.federation.iterations)
 
     async def _commit(self, draft: ResultDraft) -> None:
-        """Write a result, together with those that come at the same time: one commit for all."""
+        """Write a result, in one commit with those that arrive at the same time."""
         self._drafts.append(draft)
         if len(self._drafts) == 1:
             try:
@@ -430,13 +430,13 @@ class Cluster:
         return self.store.put("result", turn.k, client, draft.body, draft.note, sha256=known)
 
     def handout(self, turn: Turn) -> Handout:
-        """What the clients of a round are handed; that of the open round is kept."""
+        """The models that a round hands to its clients; made once for the open round."""
         if self._handout is None or self._handout.turn is not turn:
             self._handout = Handout(self.federation, self.server, self.store, self.lane, turn)
         return self._handout
 
     def checked(self, body: bytes, sha256: object, start: Tensor) -> bytes:
-        """What is kept of a client's message: its model, or its update if that is what came."""
+        """What to keep of a client's message: its model, or its update where clients send those."""
         federation = self.federation
         if federation.sums is not None:
             federation.check_numbers(body, sha256)
@@ -449,11 +449,11 @@ class Cluster:
         self.bounds.check(model, start)
         most = self.policy.max_norm
         if most is not None and float(torch.linalg.vector_norm(model.double())) > most:
-            raise Rejected(f"the model's norm exceeds the bound of {most:g}")
+            raise Rejected(f"the model's norm exceeds the bound of {most:g} (max_norm)")
         return federation.body(update)
 
     def handed_out(self, client: int) -> Answer | None:
-        """A client's work in the open round, with its model; None if there is none for it."""
+        """A client's work in the open round, with its model; None if it has none."""
         if self.over:
             return {"over": True}, None
         turn = self.turn
@@ -468,7 +468,7 @@ class Cluster:
         return header, body
 
     def _work_of(self, turn: Turn, client: int) -> tuple[Header, bytes]:
-        """A client's work in a round; the same whenever it is asked for."""
+        """A client's work in a round; the same every time."""
         handout = self.handout(turn)
         sources, body, sha256 = handout.model(client)
         header: Header = {
@@ -495,6 +495,6 @@ class Cluster:
         return {**header, "sha256": sha256, **signed}, body
 
     def _in_sum(self, turn: Turn, client: int) -> bool:
-        """Has a client something to do in the round's sum? One that was killed begins it again."""
+        """Has a client something to do in the round's sum? If it was killed, it begins again."""
         assert self.sums is not None
         return not self._gone(client) and self.sums.wants(client)

@@ -1,8 +1,9 @@
 """Between two rounds: a server takes over the network of a new epoch, joins it, or leaves it.
 
-The servers that are in the network before and after decide. One that leaves is not asked, so a dead
-server can be removed. One that joins is not asked either: it learns from the others that its epoch
-has begun, and is given a model by the server that `core/membership.py` names.
+The servers that stay in the network decide together whether an epoch begins. A server that leaves
+is not asked, so a dead one can be removed. A server that joins is not asked either: it learns from
+the others that its epoch has begun, and gets a model from the server that `core/membership.py`
+names.
 """
 
 import asyncio
@@ -30,14 +31,14 @@ EVER = 2**62  # later than any round
 
 
 class Boundary:
-    """What one server does where epochs meet."""
+    """What one server does between two epochs."""
 
     def __init__(
         self,
         edge: "Edge",
         book: EpochBook,
         peers: dict[int, Link],
-        find: Callable[[int, str], Link] | None,  # a way to a server with a new number
+        find: Callable[[int, str], Link] | None,  # connects to a server with a new number
     ) -> None:
         self._edge, self._book, self._peers, self._find = edge, book, peers, find
         self._store, self._me = edge.store, edge.number
@@ -46,11 +47,11 @@ class Boundary:
 
     @property
     def out(self) -> bool:
-        """Has this server no place in the network as it is now?"""
+        """Is this server outside of the present network?"""
         return not self._edge.federation.has(self._me)
 
     def answer(self, who: Who, header: Header, body: bytes | None) -> Answer:
-        """Whether we hold an epoch, or the one that follows the caller's."""
+        """Answer a server whether we hold its epoch, or any node with the epoch after its own."""
         if who.role == "edge" and body is not None:
             held = self._book.take(body, self._edge.known.k)
             return ({"early": True} if held is None else {"held": held}), None
@@ -58,12 +59,12 @@ class Boundary:
         return {}, None if found is None else found.body
 
     def given(self, server: int, header: Header) -> Answer:
-        """The model that a server joins with."""
+        """The model with which a server joins."""
         saved = self._store.get("given", whole(header, "epoch"), server)
         return ({"early": True}, None) if saved is None else ({"sha256": saved.sha256}, saved.body)
 
     async def cross(self) -> None:
-        """Before a round begins: the epoch that begins with it, at all servers or at none."""
+        """Before a round: begin the epoch that is due, at all servers or at none."""
         for body in self._book.files(self._edge.cluster.complain):
             await self._spread(body)
         while (due := self._book.due(self._edge.known.k)) is not None:
@@ -74,14 +75,15 @@ class Boundary:
             else:
                 self._book.void(due)
                 self._edge.tell(
-                    f"epoch {due.number} is void: a server had begun round {due.begins + 1}"
+                    f"epoch {due.number} is void: a server had begun round {due.begins + 1}; run "
+                    f"`sdfeel deploy change` again, for a later round"
                 )
 
     async def await_place(self) -> bool:
-        """Wait until an epoch has a place for us; False if the run ends before."""
+        """Wait until an epoch has a place for this server; False if the run ends before."""
         self._edge.tell("waiting for an epoch of the network that has a place for this server")
         while self.out:
-            ended: list[bool] = []  # what those that answer say
+            ended: list[bool] = []  # says each server that answers
             for d, link in list(self._peers.items()):
                 if not self._edge.federation.has(d):
                     continue
@@ -89,7 +91,7 @@ class Boundary:
                     learned = await self.learn(d)
                     if learned:
                         break
-                    if learned is None:  # whoever gives us a model has yet to begin it
+                    if learned is None:  # the server that gives us a model has not begun it yet
                         continue
                     header, _ = await link.ask("here", {}, seconds=HERE)
                 except SdfeelError as error:
@@ -97,15 +99,15 @@ class Boundary:
                     continue
                 ended.append(header.get("over") is True)
             else:
-                if ended and sum(ended) >= min(2, len(ended)):  # one of several may lie
+                if ended and sum(ended) >= min(2, len(ended)):  # one of them may lie
                     return False
                 await asyncio.sleep(AGAIN)
         return True
 
     async def learn(self, server: int) -> bool | None:
-        """Take over the next epoch, which has begun at another server; False if it knows none.
+        """Take over the next epoch, if it has begun at another server; False if it knows none.
 
-        None: it has a place for us, and it is too early to take it.
+        None: the epoch has a place for us, but it is too early to join.
         """
         old = self._edge.federation
         _, body = await self._peers[server].ask("epoch", {"after": old.epoch}, seconds=HERE)
@@ -126,7 +128,7 @@ class Boundary:
         return True
 
     async def _confirmed(self, version: SignedNetwork, server: int) -> bool:
-        """Does a second server say that this epoch has begun? A signed one may have become void."""
+        """Does a second server confirm that this epoch has begun? A signed one may be void."""
         now = self._edge.federation
         others = [d for d in self._peers if d != server and now.has(d)]
 
@@ -140,7 +142,7 @@ class Boundary:
         return not others or any(await asyncio.gather(*map(says, others)))
 
     async def _begin(self, version: SignedNetwork, old: Federation, new: Federation) -> bool:
-        """Join, with the model that a neighbour gives us."""
+        """Join with the model that a neighbour gives us; False if it cannot give it yet."""
         source = heirs(old.net, new.net)[self._me]
         question = {"epoch": version.number}
         header, body = await self._peers[source].ask("start", question, seconds=HERE)
@@ -173,7 +175,7 @@ class Boundary:
     async def _replayed(
         self, old: Federation, rounds: int, clients: set[int]
     ) -> tuple[dict[int, int], float]:
-        """What clients and a server in step have done so far, from the decisions of all rounds."""
+        """The clients' iterations and a server's steps in these rounds, as the scheme decides."""
         taken, steps = dict.fromkeys(clients, 0), 0.0
         for k in range(rounds):
             turn = Turn.of(old.at(k), 0, k, {}, lane=0)
@@ -184,11 +186,11 @@ class Boundary:
         return taken, steps
 
     async def _spread(self, body: bytes) -> None:
-        """Take what is in our files, and give it to the others; they ask again if it is lost."""
+        """Take over an epoch from our files and pass it on; if a message is lost, others ask."""
         try:
             held = self._book.take(body, self._edge.known.k)
         except Refused as error:
-            self._edge.cluster.complain(f"a version of the network: {error}")
+            self._edge.cluster.complain(f"a new network in our files was not accepted: {error}")
             return
         if held:
             calls = (link.ask("epoch", {}, body, HERE) for link in self._peers.values())
@@ -206,7 +208,7 @@ class Boundary:
                 await asyncio.sleep(AGAIN)
 
     async def _adopt(self, epoch: SignedNetwork, new: Federation) -> None:
-        """From here on, the network has changed."""
+        """Put an epoch in force here, durably."""
         edge, old, known = self._edge, self._edge.federation, self._edge.known
         mine = {n for n, reach in enumerate(new.net.reach) if self._me in reach}
         stay = {n for n, reach in enumerate(old.net.reach) if self._me in reach}
@@ -227,10 +229,10 @@ class Boundary:
         self._meet(epoch)
         self._changed(new, known)
         told = [f"{len(mine)} clients"] if new.has(self._me) else ["this server has left"]
-        told += [f"with {', '.join(map(str, sorted(came)))}"] if came else []
-        gone = sorted(stay - mine)
-        told += [f"without {', '.join(map(str, gone))}"] if gone else []
-        edge.tell(f"epoch {epoch.number} from round {epoch.begins + 1} on: {' '.join(told)}")
+        for what, clients in (("new", came), ("gone", stay - mine)):
+            names = ", ".join(f"client-{n}" for n in sorted(clients))
+            told += [f"{what}: {names}"] if names else []
+        edge.tell(f"epoch {epoch.number} from round {epoch.begins + 1} on: {'; '.join(told)}")
 
     def _changed(self, new: Federation, known: ServerState) -> None:
         edge = self._edge
@@ -242,14 +244,14 @@ class Boundary:
         edge.cluster.doors.ring()
 
     def _meet(self, version: SignedNetwork) -> None:
-        """A way to every server that the version names."""
+        """Connect to every new server that the version names."""
         for d, address in version.addresses.items():
             if self._find is not None and d != self._me and d not in self._peers:
                 self._peers[d] = self._find(d, address)
 
 
 def rows_anew(store: Store, server: int, new: Federation, start: bytes) -> None:
-    """With a new epoch, rows other than the models are what they would be in a first round.
+    """Reset all rows but the model, as a new epoch begins with what they are in a first round.
 
     Call it inside a commit.
     """

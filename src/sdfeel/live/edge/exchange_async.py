@@ -1,10 +1,10 @@
 """Asynchronous servers exchange models: one leads, and locks its neighbours for a moment.
 
-The leader holds itself and its neighbours in ascending order of their numbers, so that no two
-leaders can wait for each other. Then it reads all models, decides, commits its own new model
-together with what the others must apply, and has them apply it. A server that is killed in between
-continues where it was. All exchanges have an order in which they could have happened one after
-another, and a simulation can repeat it.
+The leader locks itself and its neighbours in ascending order of their numbers, so that no two
+leaders can wait for each other. Then it reads all models, asks the scheme, commits its own new
+model together with what the others must apply, and has them apply it. A server that is killed in
+between continues where it was. The exchanges have the same outcome as if they had happened one
+after another in some order, and a simulation can repeat that order.
 """
 
 import asyncio
@@ -30,9 +30,9 @@ from sdfeel.live.protocol import HERE, LONG_POLL, Answer, Header, Link, whole
 from sdfeel.live.transport.errors import NotTrusted, Refused
 from sdfeel.live.transport.tensors import digest
 
-MUTE = 10.0  # seconds before a server that did not say how far it has come is asked again
-AGAIN = 0.1  # seconds in which servers are not asked again how many rounds they have done
-BUSY = 0.02  # seconds until a busy server that did not wait is asked again
+MUTE = 10.0  # seconds until we ask again how far a server is that did not answer
+AGAIN = 0.1  # seconds until we ask all servers again how many rounds they have done
+BUSY = 0.02  # seconds until we ask again a busy server that should have waited
 
 
 @dataclass
@@ -43,8 +43,8 @@ class AsyncExchange:
     peers: Mapping[int, Link]
     _delivery: "asyncio.Future[None] | None" = None
     _waiting: set[int] = field(default_factory=set)
-    _inquired: float = -AGAIN  # when all were last asked how many rounds they have done
-    _silent: dict[int, float] = field(default_factory=dict)  # until when each is not asked
+    _inquired: float = -AGAIN  # when we last asked all how many rounds they have done
+    _silent: dict[int, float] = field(default_factory=dict)  # until when not to ask a server
 
     def __post_init__(self) -> None:
         self._federation, self._me = self.cluster.federation, self.cluster.server
@@ -100,9 +100,9 @@ class AsyncExchange:
     def _commit(
         self, k: int, up: Tensor, model: Tensor, met: tuple[int, ...], after: Clocks
     ) -> None:
-        """This server's part of the exchange, and what the others must do. Inside a commit.
+        """Save our part of the exchange, and what the others must do. Call it inside a commit.
 
-        Each of them works out itself how much it takes, from what we knew before.
+        Each of them works out its own weights, from what we had heard before the exchange.
         """
         own, body = self._own, self._federation.body(up)
         before = {"heard": own.heard, "stamp": own.stamp}
@@ -123,7 +123,7 @@ class AsyncExchange:
         own.save()
 
     def committed(self) -> None:
-        """Have the others apply what they owe to this server's last round."""
+        """Have the others apply the exchange of this server's last round."""
         if self._own.outbox and (self._delivery is None or self._delivery.done()):
             self._delivery = asyncio.ensure_future(self._deliver())
 
@@ -141,7 +141,7 @@ class AsyncExchange:
         return True
 
     def _patience(self) -> asyncio.Timeout:
-        """How long to wait for another server."""
+        """The time to wait for another server; without end if none may be dropped."""
         drop = self._policy.dead_edge == "drop"
         return asyncio.timeout(self._policy.edge_deadline if drop else None)
 
@@ -164,7 +164,7 @@ class AsyncExchange:
         self.cluster.bell.ring()
 
     async def _hold_all(self, k: int, servers: list[int]) -> dict[int, PeerModel]:
-        """Hold everyone still, in ascending order."""
+        """Lock these servers in ascending order; without those that are silent or refuse."""
         seen = {}
         for d in servers:
             self._waiting = {d}
@@ -193,8 +193,8 @@ class AsyncExchange:
         return None
 
     async def _release(self, d: int, k: int) -> None:
-        """Release a server that is held for an exchange that will not happen."""
-        with suppress(SdfeelError):  # otherwise it finds out when it is asked again
+        """Unlock a server, as the exchange will not happen."""
+        with suppress(SdfeelError):  # if this is lost, it finds out when we ask for it again
             await self.peers[d].ask("apply", {"round": k, "release": True}, seconds=HERE)
 
     async def _held(self, d: int, k: int) -> PeerModel:
@@ -211,7 +211,7 @@ class AsyncExchange:
                     return found
 
     async def _asked(self, d: int, k: int) -> PeerModel | None:
-        """Another server's model, held still for us; None if it is busy."""
+        """Another server's model, locked for us; None if it is busy."""
         question = {"round": k, "wait": LONG_POLL}
         header, body = await self.peers[d].insist("lock", question)
         if body is None:
@@ -242,7 +242,7 @@ class AsyncExchange:
         raise Refused(f"an asynchronous server does not answer '{kind}'")
 
     def _clocks(self, seen: Mapping[int, PeerModel]) -> Clocks:
-        """What the servers that are held still know together."""
+        """What the locked servers know together."""
         clocks = self._federation.in_step(0)
         heard, stamp = clocks.hearsay.copy(), clocks.stamp.copy()
         for d, each in seen.items():
@@ -259,7 +259,7 @@ class AsyncExchange:
         return [f"edge-{server}" for server in sorted(self._waiting)]
 
     async def finished(self, steps: float) -> bool:
-        """Others' counts are hearsay: before they end the run, each server confirms its own."""
+        """Is the run over? Before others' hearsay ends it, each server confirms its own count."""
         tally = self._own.tally
         tally.took(steps)
         asked = tally.doubtful(set(self.absent))
@@ -268,7 +268,7 @@ class AsyncExchange:
         return tally.over(set(self.absent), silent)
 
     async def _inquire(self, header: Header) -> None:
-        """Before we believe in rounds that we have not heard of: how many has each server done?"""
+        """Ask all servers how many rounds they have done, if a message claims more than we know."""
         now = self.cluster.clock()
         if "heard" in header and self._own.doubts(header) and now >= self._inquired + AGAIN:
             self._inquired = now
@@ -278,7 +278,7 @@ class AsyncExchange:
             self._own.silent = set(self.peers) - known
 
     async def _confirmed(self, server: int) -> bool:
-        """Does a server say itself how far it is? One that did not is not asked for a while."""
+        """Ask a server how far it is; False if it does not answer, and then leave it a while."""
         if self.cluster.clock() < self._silent.get(server, 0.0):
             return False
         try:

@@ -1,7 +1,7 @@
-"""Synchronous servers exchange models: each pulls (round, hop) from those that it takes from.
+"""Synchronous servers exchange models: each pulls its sources' rows by (round, hop).
 
-Hop 0 is this server's average of its clients. Every hop is durable before it is served, so a pull
-can be repeated without harm, and nothing that was served is ever computed again.
+Hop 0 is a server's average of its clients. Every hop is on disk before it is served, so a pull can
+be repeated without harm, and nothing that was served is ever computed again.
 """
 
 import asyncio
@@ -41,8 +41,8 @@ class SyncExchange:
     cluster: Cluster
     peers: Mapping[int, Link]
     _waiting: set[int] = field(default_factory=set)
-    _owed: set[tuple[int, int]] | None = None  # (server, round) whose hops it may still ask for
-    _missed: set[int] = field(default_factory=set)  # servers whose models did not arrive this round
+    _owed: set[tuple[int, int]] | None = None  # (server, round): it may still ask for these hops
+    _missed: set[int] = field(default_factory=set)  # servers whose rows did not arrive this round
 
     def __post_init__(self) -> None:
         self._me = self.cluster.server
@@ -93,9 +93,9 @@ class SyncExchange:
         copies: PublicCopies,
         closed: Closed,
     ) -> None:
-        """One exchange with compressed messages: how each model differs from its public copy.
+        """One hop with compressed messages, which tell how a model differs from its public copy.
 
-        All of it follows from what is durable, messages included, so nothing else is written.
+        Everything follows from what is on disk, messages included, so nothing else is written.
         """
         coding, me = self._federation.backhaul, self._me
         assert coding is not None
@@ -105,7 +105,7 @@ class SyncExchange:
             code = coding.encode(as_array(rows[me] - copies[me]), draws)
             self._publish(k, {self._part(hop, me): pack({CODE: code})}, closed)
             copies.told(me, torch.from_numpy(coding.decode(code)))
-        # Not only those whom we take from now: a copy must not miss a message.
+        # Listen to all neighbours, not only to this hop's sources: a copy must not miss a message.
         near = set(self._listened(stage)) | set(self._federation.net.neighbours(me).tolist())
         heard = await self._gather(k, hop, [d for d in talking if d in near], rows, copies)
         for d, update in sorted(heard.items()):
@@ -124,9 +124,9 @@ class SyncExchange:
     async def _hop(
         self, turn: Turn, hop: int, stage: Mixing, rows: ServerRows, closed: Closed, last: bool
     ) -> None:
-        """One exchange. What others take is durable before they get it.
+        """One hop. The rows that others take are on disk before they get them.
 
-        Nobody asks for the last hop: it becomes durable with the round's commit.
+        Nobody asks for the outcome of the last hop: it is written with the round's commit.
         """
         k, mine = turn.k, [dst for _, dst in rows.own(stage)]
         self._offer(k, hop, {n: rows[n] for n in self._taken(stage)}, closed)
@@ -141,11 +141,11 @@ class SyncExchange:
         if turn.guests:
             left = heavier(left, self._me, self._share(turn))
         mixed(rows, left, heard, self.cluster.bounds, self.cluster.kept)
-        if others and not last:  # otherwise others might be gone when it is computed again
+        if others and not last:  # after a crash, those others might be gone
             self._offer(k, hop + 1, {n: rows[n] for n in mine}, closed)
 
     def _offer(self, k: int, hop: int, rows: Mapping[int, Tensor], closed: Closed) -> None:
-        """Make rows durable as they are before a hop, so that others may ask for them."""
+        """Write rows as they are before a hop, so that others may ask for them."""
         fresh = {n: row for n, row in rows.items() if not self._has(k, hop, n)}
         bodies = {self._part(hop, n): self._federation.body(row) for n, row in fresh.items()}
         self._publish(k, bodies, closed)
@@ -171,7 +171,7 @@ class SyncExchange:
         return self._federation.own_model(saved.body)
 
     def _taken(self, stage: Mixing) -> list[int]:
-        """Rows of ours that other servers take."""
+        """Our rows that other servers take in this stage."""
         to, of = self._ends(stage)
         return [
             int(n)
@@ -179,25 +179,25 @@ class SyncExchange:
         ]
 
     def _listened(self, stage: Mixing) -> list[int]:
-        """Rows of other servers that we take."""
+        """Other servers' rows that we take in this stage."""
         to, of = self._ends(stage)
         return [int(n) for n in np.unique(stage.sources[(to == self._me) & (of != self._me)])]
 
     def _ends(self, stage: Mixing) -> tuple[Ints, Ints]:
-        """Who holds each entry's destination, and its source."""
+        """The holders of each entry's destination and of its source."""
         holder = self._federation.net.holder
         return holder(np.repeat(stage.rows, np.diff(stage.starts))), holder(stage.sources)
 
     def _share(self, turn: Turn) -> float:
-        """How much of the cluster is this server's own."""
+        """The share of this server's own clients in its cluster with guests, by examples."""
         net = self._federation.net
         return grown(net, self._me, ()) / grown(net, self._me, turn.guests)
 
     def _needed(self, known: ServerState, k: int, meetings: list[Mixing]) -> int:
         """The oldest round whose hops another server may still ask for.
 
-        A server that answered in this round has finished its earlier ones. If a server takes from
-        us but gives us nothing, there is no such sign, and everything is kept.
+        A server that answered us in this round has finished its earlier ones. If a server takes
+        from us without giving us anything, we cannot know that, and keep everything.
         """
         if self._federation.net.peers is not None:
             return self._owed_since(known, k, meetings)
@@ -210,8 +210,8 @@ class SyncExchange:
         return known.k if meetings and takers <= gave else known.met
 
     def _owed_since(self, known: ServerState, k: int, meetings: list[Mixing]) -> int:
-        """The same where others take from us in every round: they have finished a round when they
-        ask about a later one."""
+        """The same for schemes in which servers take from others in every round: they have finished
+        a round when they ask about a later one."""
         if self._owed is None:  # since we started, nobody has asked
             self._owed = set()
             for r in range(known.met, k):
@@ -232,7 +232,7 @@ class SyncExchange:
         self._others.offended(server, k, error)
 
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
-        """This server's model of (round, hop), as soon as there is one."""
+        """This server's row before a hop of a round, as soon as there is one."""
         if kind != "model":
             raise Refused(f"a synchronous server does not answer '{kind}'")
         k, hop, row = whole(header, "round"), whole(header, "hop"), 0
@@ -266,7 +266,7 @@ class SyncExchange:
         return found if found is not None else ({"early": True}, None)
 
     def _lie(self, k: int, body: bytes) -> bytes:
-        """In a trial: what others are told in place of our model."""
+        """In a trial of attacks: what we send to others instead of our model."""
         start = self._store.get("start", k)
         return body if start is None else self._federation.lie(body, start.body)
 
@@ -276,9 +276,9 @@ class SyncExchange:
         hop: int,
         rows: list[int],
         own: ServerRows,
-        copies: PublicCopies | None = None,  # where messages are compressed: then of updates
+        copies: PublicCopies | None = None,  # if messages are compressed updates
     ) -> dict[int, Tensor]:
-        """Others' rows before a hop. A server that is silent too long may be left out."""
+        """Others' rows before a hop. A server that is silent for too long may be left out."""
         holder = self._federation.holder
         self._others.reached(k)
         asked = [n for n in rows if holder(n) not in self.absent]
@@ -292,23 +292,23 @@ class SyncExchange:
     async def _pull(
         self, n: int, k: int, hop: int, own: ServerRows, copies: PublicCopies | None
     ) -> Tensor | None:
-        """A row, or None if its holder is given up: silent too long, and not waiting for others."""
+        """A row; None if its holder is given up, as it is silent and does not wait for others."""
         server, drop = self._federation.holder(n), self._policy.dead_edge == "drop"
         seen = -1
         try:
-            for _ in self._federation.net.servers:  # a chain of waiting servers cannot be longer
+            for _ in self._federation.net.servers:  # servers that wait for one another are no more
                 try:
                     async with asyncio.timeout(self._policy.edge_deadline if drop else None):
                         return await self._insist(n, k, hop, own, copies)
                 except TimeoutError:
                     waits, there = await self._whereabouts(server)
-                    if not waits and not seen < there < k:  # nor on its way to this round
+                    if not waits and not seen < there < k:  # nor is it catching up with this round
                         break
                     seen = there
                 except PeerAhead as ahead:
                     self._others.expect(server, ahead.round)
                     return None
-                except (NotTrusted, Refused) as error:  # it was revoked, or sends nonsense
+                except (NotTrusted, Refused) as error:  # it was revoked, or sends invalid rows
                     self._others.offended(server, k, error)
                     return None
             self._others.give_up(server, k)
@@ -317,7 +317,7 @@ class SyncExchange:
             self._waiting.discard(server)
 
     async def _whereabouts(self, server: int) -> tuple[bool, int]:
-        """Is a server late because it waits for another one? And in which round is it?"""
+        """Whether a server waits for another one, which explains its silence; and its round."""
         try:
             header, _ = await self.peers[server].ask("here", {}, seconds=HERE)
             return header.get("waiting") is True, whole(header, "round")
@@ -327,7 +327,7 @@ class SyncExchange:
     async def _insist(
         self, n: int, k: int, hop: int, own: ServerRows, copies: PublicCopies | None
     ) -> Tensor:
-        """A row, asked for until it arrives; where nobody may be left out, even after a bad one."""
+        """Ask for a row until it arrives; if no server may be left out, even after a bad row."""
         while True:
             try:
                 return await self._asked(n, k, hop, own, copies)
@@ -361,7 +361,7 @@ class SyncExchange:
     def _read(
         self, n: int, body: bytes, sha256: object, own: ServerRows, copies: PublicCopies | None
     ) -> Tensor:
-        """Another server's row, or its update, if it may be used."""
+        """Another server's row or update, or `Rejected` if it fails a check."""
         federation = self._federation
         if copies is None or federation.backhaul is None:
             row = federation.model(body, sha256, self._policy.max_server_norm)
@@ -372,20 +372,20 @@ class SyncExchange:
         return update
 
     async def _back(self, server: int) -> bool:
-        """Can a server that was given up take part? One that is behind comes on its own.
+        """Can a server that was given up take part again? One that is behind catches up on its own.
 
-        One that has leapt ahead waits for us there. If we leapt as well, to find it, it would be
-        behind again, and so on.
+        One that has leapt ahead waits for us. If we leapt as well, it would be behind us, leap in
+        turn, and so on.
         """
         header, _ = await self.peers[server].insist("here", {})
         there, newest = whole(header, "round"), self._newest()
         return there == newest or (there > newest and header.get("leapt") is not True)
 
     def committed(self) -> None:
-        """Others pull what they need."""
+        """Nothing to do: others pull what they need."""
 
     async def settle(self) -> None:
-        """Others pull what they need."""
+        """Nothing to do: others pull what they need."""
 
     def settled(self) -> bool:
         return True
@@ -393,15 +393,15 @@ class SyncExchange:
     async def caught_up(self, known: ServerState, behind: Behind) -> ServerState:
         """Continue in the others' round, with the model that we have, as in a simulation.
 
-        Only where servers may be dropped: otherwise nobody continues without the others, and we
-        wait for the server that claims it to find its state again. A claim that cannot be true gets
-        the other server left out.
+        Only if servers may be dropped: otherwise no server continues without the others, so the one
+        that claims it must have lost its state, and we wait until that is restored. A server whose
+        claim cannot be true is left out.
         """
         if self._policy.dead_edge == "wait":
             self.cluster.complain(
-                f"edge-{behind.server}: it says that it is in round {behind.round + 1} and has "
-                f"forgotten round {known.k + 1}: one of the two lost its state, or is not honest; "
-                f"restore or reseed the one that did (docs/deploy.md, 6)"
+                f"edge-{behind.server}: it says that it is in round {behind.round + 1} and no "
+                f"longer has round {known.k + 1}, in which we are: one of us lost its state, or "
+                f"lies; restore or reseed that server (docs/deploy.md, 6)"
             )
             await asyncio.sleep(AGAIN)
             return known
@@ -422,9 +422,9 @@ class SyncExchange:
             await self.peers[server].ask("model", {"round": k, "hop": 0, "wait": 0}, seconds=HERE)
 
     async def _believed(self, known: ServerState, behind: Behind) -> int | None:
-        """The round to continue in; None if we stay, for now or because we do without the other.
+        """The round to continue in; None if we stay in ours, for now or without the other server.
 
-        Only what is impossible is an offence. What nobody confirms may be true.
+        An impossible claim is an offence; a claim that nobody confirms is not, as it may be true.
         """
         server, claim = behind.server, behind.round
         possible = claim > known.k and (await self._moved(known, claim)).k == claim
@@ -435,7 +435,7 @@ class SyncExchange:
             if self._others.doubts(server):
                 await asyncio.sleep(AGAIN / 2)
                 return None
-            # It may be much faster than we are, and its witness may be silent or lie.
+            # It may be honest: much faster than we are, with a witness that is silent or lies.
             self._others.unconfirmed(server, known.k, claim)
             return None
         text = f"it says that it is in round {claim + 1}, which is impossible"
@@ -443,7 +443,7 @@ class SyncExchange:
         return None
 
     async def _moved(self, known: ServerState, k: int) -> ServerState:
-        """What we would know in round `k` (at most the last) if we had done nothing until then."""
+        """Our state in round `k` (at most the last) if we take no part in the rounds before it."""
         federation, steps, at = self._federation, known.steps, known.k
         while at < k and int(steps) < federation.iterations:
             turn = Turn.of(federation, self._me, at, known.memory)

@@ -1,4 +1,4 @@
-"""What a round's clients are handed: the model that they start from, and rows that come with it."""
+"""What a round's clients receive: the model that they start from, and rows that come with it."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -12,12 +12,12 @@ from sdfeel.live.protocol import Header
 from sdfeel.live.store import Saved, Store
 from sdfeel.live.transport.tensors import MODEL, digest, pack
 
-TOLD = "told"  # the fact of what clients make of their rows when they get the open round's model
+TOLD = "told"  # the fact: how clients update their rows when they get the open round's model
 
 
 @dataclass
 class Handout:
-    """The models of one round of one server. What is needed again is read once."""
+    """The models that one server hands out in one round. Each is read from the disk once."""
 
     federation: Federation
     server: int
@@ -25,16 +25,16 @@ class Handout:
     lane: int
     turn: Turn
     _start: Tensor | None = field(default=None, init=False)  # the round's model, once it is needed
-    _saved: Saved | None = field(default=None, init=False)  # the same as it is sent
+    _saved: Saved | None = field(default=None, init=False)  # the same model as bytes to send
 
     def rows(self) -> ServerRows:
-        """What this server holds when the round begins."""
+        """The rows that this server holds when the round begins."""
         if self._start is None:
             self._start = self.federation.own_model(self._read().body)
         return ServerRows(self.federation, self.store, self.server, self._start)
 
     def started(self, client: int) -> Tensor:
-        """The model that a client begins from, as far as it is ours."""
+        """The model that a client begins from, or our part of it if other servers give theirs."""
         rows, sources = self.rows(), self.turn.sources(client)
         if self.shared(client) or sources == {self.server: 1.0}:
             return rows[self.server]
@@ -45,7 +45,7 @@ class Handout:
         return self._elsewhere(self.turn.sources(client))
 
     def model(self, client: int) -> tuple[Weights, bytes, str]:
-        """Whose models a client starts from, and our part of that: what we hold, blended here."""
+        """The weights with which a client blends models, and the body and hash of our part."""
         sources = self.turn.sources(client)
         if self._elsewhere(sources) or sources == {self.server: 1.0}:
             if self._saved is None:
@@ -55,7 +55,7 @@ class Handout:
         return {self.server: 1.0}, body, digest(body)
 
     def with_rows(self, client: int, body: bytes) -> tuple[Header, bytes]:
-        """What else a client needs: rows of ours, and what it does with them and its own."""
+        """Add our rows that a client needs to the body, and to the header how to use them."""
         net, turn = self.federation.net, self.turn
         if not net.shelves or all(each.held != "client" for each in net.shelves):
             return {}, body
@@ -83,7 +83,7 @@ class Handout:
         return saved
 
     def _elsewhere(self, sources: Iterable[int]) -> bool:
-        """Are some of these rows held by others?"""
+        """Are some of these rows held by other servers?"""
         return any(self.federation.holder(n) != self.server for n in sources)
 
 

@@ -1,8 +1,8 @@
-"""The most rounds that there can have been, where the ages of models are known by hearsay.
+"""How many rounds there can have been: a bound on the stamps that asynchronous servers claim.
 
-Stamps travel with models, and grow by one with every round of anybody. Whoever claims a stamp far
-beyond the others' would make all of them look old. So no stamp is believed that exceeds the rounds
-of all servers, as each of them says for itself, by more than a share.
+Stamps travel with models and tell their age; they grow by one with every round of any server. A
+liar that claims a stamp far beyond the others' would make all their models look old. So a stamp is
+believed only up to the number of rounds that all servers claim for themselves, plus a share.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,42 +15,42 @@ from sdfeel.live.edge.tally import Paces
 from sdfeel.live.protocol import Header, is_whole, whole
 from sdfeel.live.transport.errors import Refused
 
-UNHEARD = 0.25  # share of all rounds that may have been done since we last heard
-OPEN = 4  # and as many rounds of each server
+UNHEARD = 0.25  # share of all rounds that may have ended since we last heard from each server
+OPEN = 4  # and this many more rounds of each server
 
 
 @dataclass
 class RoundCount:
-    """What one server knows about the rounds of all, at first hand."""
+    """How many rounds each server says that it has done itself."""
 
     paces: Paces
     me: int
-    rounds: list[int] = field(default_factory=list)  # of each server, as it says itself
+    rounds: list[int] = field(default_factory=list)  # by server
 
     def __post_init__(self) -> None:
         self.paces = Paces(np.ones_like(self.paces.lengths), self.paces.seconds)
         self.rounds = self.rounds or [0] * len(self.paces.lengths)
 
     def heard(self, server: int, rounds: object) -> None:
-        """A server says how many rounds it has done."""
+        """A server tells how many rounds it has done."""
         if is_whole(rounds):
             self.rounds[server] = max(self.rounds[server], rounds)
 
     def most(self, silent: Collection[int] = ()) -> int:
-        """The highest stamp that is believed: one for every round of everybody.
+        """The highest stamp that is believed: one for every round of every server.
 
-        A server's own word counts for twice what fits the others, as it does for the run's end
-        (`StepTally`). One that does not answer may have kept our own pace.
+        A server's own count is believed up to twice what fits the others', as for the run's end
+        (`StepTally`). A server that does not answer may have been as fast as we were.
         """
         bounds = self.paces.bounds(self.rounds)
-        bounds[self.me] = inf  # we know
+        bounds[self.me] = inf  # our own count is certain
         done = [float(min(pair)) for pair in zip(self.rounds, bounds, strict=True)]
         for d in silent:
             done[d] = max(done[d], self.paces.fair(d, self.me, self.rounds[self.me]))
         return int((1 + UNHEARD) * sum(done)) + OPEN * len(done)
 
     def claims(self, header: Header) -> tuple[list[int], int]:
-        """What a message says was heard of each server's last round, and of the newest of all."""
+        """The stamps in a message: of each server's last round as heard, and the highest of all."""
         found, size = header.get("heard"), len(self.rounds)
         if not isinstance(found, list) or len(found) != size or not all(map(is_whole, found)):
             raise Refused(f"the message's 'heard' must be {size} whole numbers from 0")
@@ -59,7 +59,7 @@ class RoundCount:
     def believed(
         self, header: Header, heard: Sequence[int], stamp: int, silent: Collection[int] = ()
     ) -> tuple[list[int], int]:
-        """The same as far as it can be true, for one who has `heard` this and knows this `stamp`.
+        """The message's stamps, cut down to what can be true given our own `heard` and `stamp`.
 
         Nobody knows more about our rounds than we do.
         """

@@ -16,7 +16,7 @@ Record = Mapping[str, Any]
 
 @dataclass
 class RoundTally:
-    """Turns the records of servers into events that count from the start of the run."""
+    """Turns servers' records into round events, numbered and timed from the start of the run."""
 
     servers: int
     bytes: int = 0
@@ -25,7 +25,7 @@ class RoundTally:
     seconds: float = 0.0
 
     def keep(self, servers: Collection[int]) -> None:
-        """Count only these: others have left the network."""
+        """Count only these servers from now on: the others have left the network."""
         self.servers = len(servers)
         self.steps = {d: steps for d, steps in self.steps.items() if d in servers}
 
@@ -33,7 +33,7 @@ class RoundTally:
         """The next round, finished by these servers."""
         slowest = max(records.values(), key=elapsed)
         awaited = max(records.values(), key=lambda each: each["compute"] + each["upload"])
-        if not self.number:  # there may have been rounds whose records are no longer kept
+        if not self.number:  # records of earlier rounds may have been deleted
             self.number = max(int(record["number"]) for record in records.values()) - 1
             self.bytes = sum(int(each["total"]) - int(each["bytes"]) for each in records.values())
         self.number += 1
@@ -64,7 +64,7 @@ def elapsed(record: Record) -> float:
 
 
 def notices(before: Record | None, record: Record) -> Iterator[str]:
-    """Who came and who went between two records of a server, in sentences."""
+    """Sentences on who came and who went between two records of a server."""
     me, number = f"edge-{record['server']}", record["k"] + 1
     for key, gone, back in (
         ("missing", f"{me} goes on without client-%d", f"client-%d is back at {me}"),
@@ -112,9 +112,9 @@ def started(federation: Federation, engine: str, why: str) -> Started:
 
 
 class Journal:
-    """One server's events.jsonl. It is rewritten at every start: the records are the truth.
+    """One server's events.jsonl. Every start writes it anew from the records, which are the truth.
 
-    Lines about rounds whose records are no longer kept stay as they are.
+    Lines about rounds whose records were deleted stay as they are.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
-"""An asynchronous server's model: who has locked it, and what is applied to it in the meantime.
+"""An asynchronous server's model: which server has locked it, and what was applied to it.
 
-One server at a time leads an exchange. It holds this one, reads its model, and has it apply the
-outcome. The hold and the outcome are durable.
+One server leads each exchange: it locks this server's model, reads it, and has this server apply
+the outcome. Both the lock and the outcome are durable.
 """
 
 import asyncio
@@ -23,34 +23,34 @@ from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.live.transport.tensors import digest
 
 FACT = "meeting"
-SOON = 0.001  # seconds after which a leader's time is really up
+SOON = 0.001  # seconds to wait beyond a leader's deadline, so that it has really passed
 
 
 @dataclass(frozen=True)
 class PeerModel:
-    """A server as its leader sees it, held still."""
+    """A locked server as the leader of an exchange sees it."""
 
     model: Tensor
-    version: int  # changes of its model so far
+    version: int  # how often its model has changed so far
     heard: list[int]  # (D,) the stamp of each server's last round, as it has heard it
     stamp: int
 
 
 @dataclass
 class LockedModel:
-    """The model of one server, and everything about it that must not be forgotten."""
+    """This server's model, its lock, and what must survive a crash."""
 
     cluster: Cluster
     others: Neighbours  # a leader may be given up, too
     version: int = 0
     heard: list[int] = field(default_factory=list)
     stamp: int = 0
-    lock: tuple[int, int] | None = None  # who leads, in which of its rounds
+    lock: tuple[int, int] | None = None  # the leader that holds it, and that leader's round
     applied: dict[int, int] = field(default_factory=dict)  # each leader's last round applied here
     outbox: dict[int, Header] = field(default_factory=dict)  # what others must still apply
     tally: StepTally = field(init=False)  # local iterations of each server
-    count: RoundCount = field(init=False)  # and rounds
-    silent: set[int] = field(default_factory=set)  # who did not say how many, when asked last
+    count: RoundCount = field(init=False)  # rounds of each server
+    silent: set[int] = field(default_factory=set)  # servers that did not answer the last inquiry
     _since: float = 0.0
 
     def __post_init__(self) -> None:
@@ -98,7 +98,7 @@ class LockedModel:
         )
 
     def hold(self, leader: int, k: int) -> bool | None:
-        """Let a leader hold us, durably, if we are free or it already does; None: not now."""
+        """Let a leader lock us, durably, if we are free or it already has; None: not now."""
         self._give_up()
         if leader in self.others.absent:
             return None
@@ -114,9 +114,9 @@ class LockedModel:
         return True
 
     async def held_by(self, leader: int, k: int, patience: float) -> bool | None:
-        """The same as soon as we are free, within `patience` seconds.
+        """Let a leader lock us as soon as we are free; None if that takes over `patience` seconds.
 
-        We may become free because somebody says so, or because a leader's time is up.
+        We become free when the present leader releases us, or when its time is up.
         """
         clock = asyncio.get_running_loop().time
         end = clock() + patience
@@ -133,9 +133,9 @@ class LockedModel:
         return self._since + 2 * self._policy.edge_deadline - self.cluster.clock()
 
     def _give_up(self) -> None:
-        """Drop a leader that holds us for too long, if the policy says so.
+        """Drop a leader that holds us for too long, if the policy allows it.
 
-        But not before it has had time to give up another server itself.
+        Its deadline is twice ours, so that it can give up another silent server first.
         """
         if self.lock is not None and self._left() < 0:
             self.others.give_up(self.lock[0], self._round())
@@ -144,7 +144,7 @@ class LockedModel:
     async def serve_lock(self, leader: int, header: Header) -> Answer:
         k = whole(header, "round")
         if k <= self.applied.get(leader, -1):
-            raise Refused(f"round {k} of edge-{leader} was applied before")
+            raise Refused(f"the exchange of edge-{leader}'s round {k + 1} was applied here before")
         self._row(leader, k, {"heard": self.heard, "stamp": self.stamp})  # may it lead us at all?
         if self.cluster.quarantine.holds(f"edge-{leader}", self._round()):
             raise Refused(self.cluster.quarantine.reason(f"edge-{leader}"))
@@ -167,7 +167,8 @@ class LockedModel:
             self.release()
             return {"released": True}, None
         if self.lock != (leader, k):
-            raise Refused(f"edge-{self._me} is not held by round {k} of edge-{leader} any more")
+            theirs = f"edge-{leader}'s round {k + 1}"
+            raise Refused(f"edge-{self._me} is no longer locked for {theirs}: its time was up")
         before, (heard, stamp) = header.get("before"), self.claimed(header)
         row = self._row(leader, k, before if isinstance(before, dict) else {})
         if body is None:
@@ -194,14 +195,14 @@ class LockedModel:
         return {"applied": True}, None
 
     def release(self) -> None:
-        """Become free again, unchanged."""
+        """Unlock the model, unchanged."""
         self.lock = None
         with self._store.commit():
             self.save()
         self._bell.ring()
 
     def _checked(self, leader: int, k: int, header: Header, body: bytes, own: Tensor) -> Tensor:
-        """The leader's model; if it is refused, the exchange ends and changes nothing here."""
+        """The leader's model; if it fails a check, the exchange ends and changes nothing here."""
         try:
             bound = self._policy.max_server_norm
             model = self._federation.model(body, header.get("sha256"), bound)
@@ -214,16 +215,16 @@ class LockedModel:
         return model
 
     def _round(self) -> int:
-        """Our own open round, by which we count how long somebody is left out."""
+        """Our own open round: quarantines are counted in our rounds."""
         return 0 if self.cluster.turn is None else self.cluster.turn.k
 
     def _row(self, leader: int, k: int, before: Header) -> Weights:
-        """What this server takes in round `k` of another one, as the scheme decides.
+        """The weights with which we mix in an exchange that `leader` leads in its round `k`.
 
-        The leader says only what it knew; how much it counts for that is worked out here.
+        The leader only tells what it had heard; we ask the scheme ourselves how much it counts.
         """
         if k >= self.tally.most:
-            raise Refused(f"no server has a round {k}: the experiment ends before it")
+            raise Refused(f"no server has a round {k + 1}: the experiment ends before it")
         heard, stamp = self.claimed(before)
         federation = self._federation
         turn = Turn.of(federation, leader, k, {})
@@ -238,12 +239,12 @@ class LockedModel:
         return across.row(self._me)
 
     def claimed(self, header: Header) -> tuple[list[int], int]:
-        """What another server claims to have heard, as far as that can be true."""
+        """What another server claims to have heard, cut down to what can be true."""
         self._done()
         return self.count.believed(header, self.heard, self.stamp, self.silent)
 
     def doubts(self, header: Header) -> bool:
-        """Does a message speak of more rounds than we know of? Then all should be asked first."""
+        """Does a message claim more rounds than we know of? Then ask all servers first."""
         self._done()
         before = header.get("before")
         told = [header, *([before] if isinstance(before, dict) else [])]

@@ -1,11 +1,12 @@
-"""A server's sums under masks: it carries letters, waits for each step, and unmasks what it may.
+"""A server's masked sums: it carries letters, waits for each step, and unmasks the sum.
 
-The protocol itself is `live/secure_sum.py`. Whatever a client sends is on the disk before anybody
-is told of it, and so is the decision about who is in at each step: a server that is killed
-continues with the same words, and clients refuse any others.
+The protocol itself is `live/secure_sum.py`. Every message of a client, and every decision about who
+is in at a step, is on the disk before anybody is told of it. So a server that was killed continues
+with the same contents; clients would refuse any others.
 
-A client can cost a sum no more than its own part, or it is found out and left out: whatever it
-sends is checked against what it sealed before, and whoever is at odds with too many others goes.
+A client can cost a sum no more than its own part, or it is found out and left out: every message is
+checked against what the client sealed before, and a client that is at odds with too many others is
+taken for a liar.
 """
 
 import json
@@ -42,10 +43,10 @@ from sdfeel.live.transport.envelope import strict
 from sdfeel.live.transport.errors import Refused, Rejected
 from sdfeel.live.transport.tensors import parsed
 
-SUM = "sum"  # the fact of who is in at each step of the open round's sum
-ODDS = "odds"  # what a client says about letters that it cannot open; the fact of all such pairs
+SUM = "sum"  # the fact: which clients are in at each step of the open round's sum
+ODDS = "odds"  # the step in which a client names letters it cannot open; the fact: all such pairs
 STEPS = ("keys", "shares", "numbers", "survivors", "unmask")
-ROOM = 1 << 32  # clients' numbers are below it
+ROOM = 1 << 32  # above every client's number
 
 
 @dataclass
@@ -56,19 +57,19 @@ class SumDesk:
     server: int
     store: Store
     policy: Policy
-    doors: Bell  # somebody may be told something new
-    arrivals: Bell  # something came
+    doors: Bell  # rings when a client may get an answer
+    arrivals: Bell  # rings when a message came
     clock: Callable[[], float]
-    gone: Callable[[int], bool]  # is nobody waiting for this client any more?
+    gone: Callable[[int], bool]  # does the round no longer wait for this client?
     drop: Callable[[list[int], int], None]  # continue without late clients
     complain: Callable[[str], None]
     blame: Callable[[int, str], None]  # leave out a client that sent what no honest one sends
-    notary: Notary | None = None  # checks signatures, as clients do; None: only they do
+    notary: Notary | None = None  # checks signatures; None: only clients check them
     turn: Turn | None = None
     arrived: set[int] = field(default_factory=set)  # clients whose numbers came
-    _closed: dict[str, list[int]] = field(default_factory=dict)  # who is in, by step
-    _failed: str = ""  # why there is no sum
-    _odds: set[int] = field(default_factory=set)  # clients that left: they cannot read letters
+    _closed: dict[str, list[int]] = field(default_factory=dict)  # the clients in, by closed step
+    _failed: str = ""  # why this round has no sum
+    _odds: set[int] = field(default_factory=set)  # clients that left, unable to open some letter
     _total: Numbers | None = None  # the open round's sum, once it is known
 
     def begin(self, turn: Turn, arrived: set[int]) -> None:
@@ -86,11 +87,11 @@ class SumDesk:
         return self.turn
 
     def sitting(self) -> Sitting:
-        """What all who take part agree on."""
+        """What all participants agree on."""
         return sitting_of(self.federation.digest, self.server, self._open.k, self._open.clients)
 
     def wants(self, client: int) -> bool:
-        """Has this client something to do in the open round, from the beginning or once more?"""
+        """Has this client a part in the open round that it has not finished?"""
         if self._failed or "unmask" in self._closed or client in self._odds:
             return False
         newest = [step for step in STEPS if step in self._closed]
@@ -99,14 +100,14 @@ class SumDesk:
         return not self._came("unmask", client)
 
     async def step(self, client: int, header: Header, body: bytes | None) -> Answer:
-        """A client's message of one step; the answer is what the step makes of all of them."""
+        """Keep a client's message of one step; once the step is closed, answer with all of them."""
         k, step, turn = whole(header, "round"), header.get("step"), self.turn
         if turn is None or k < turn.k or self._failed:
             return {"late": True}, None
         if step not in ("keys", "shares", ODDS, "left", "survivors", "unmask"):
             raise Refused(f"a sum has no step '{step!s:.20}'")
         if k > turn.k or client not in turn.members:
-            raise Refused(f"client {client} has no part in a sum of round {k} here")
+            raise Refused(f"client-{client} has no part in a sum of round {k + 1} here")
         if not self._admitted(str(step), client):
             return {"late": True}, None
         if step != "left" and not self._came(str(step), client):
@@ -123,7 +124,7 @@ class SumDesk:
         return found if found is not None else ({"early": True}, None)
 
     def _admitted(self, step: str, client: int) -> bool:
-        """Was the client in at the step before?"""
+        """Was the client in at the step before this one?"""
         before = {"shares": "keys", ODDS: "shares", "left": "shares"}
         before |= {"survivors": "numbers", "unmask": "numbers"}
         if step == "keys":
@@ -147,9 +148,9 @@ class SumDesk:
         return self.store.kept("mask", self._open.k, self._part(step, client)).body
 
     def _checked(self, step: str, client: int, body: bytes | None) -> bytes:
-        """A message that has the form of its step; what it says, only clients can judge."""
+        """The message, or `Rejected` if it cannot be right, as far as a server can tell."""
         if body is None:
-            raise Rejected(f"client-{client} sends nothing for the {step} of a sum")
+            raise Rejected(f"client-{client} sends an empty message in step '{step}' of a sum")
         if step == "shares" and len(body) != LETTER * (len(self._closed["keys"]) - 1) + 2 * SEAL:
             raise Rejected(f"the encrypted shares of client-{client} are not as long as agreed")
         if step == "unmask" and len(body) != SHARE * len(self._closed["shares"]):
@@ -169,41 +170,42 @@ class SumDesk:
         return body
 
     def _check_keys(self, client: int, keys: Keys) -> None:
-        """Others would leave a sum in which one client's keys are not its own: leave it out."""
+        """`Rejected` unless the keys are signed and new: with others, all would leave the sum."""
         said = {name: keys[name] for name in KEYS}
         self._check_signed(client, self.sitting().words("keys", said), keys["signed"])
         own = {name: keys[name] for name in ("masks", "letters")}
         came = [n for n in self._open.clients if n != client and self._came("keys", n)]
         known = {keys_of(self._read("keys", n))[name] for n in came for name in own}
         if known & set(own.values()) or own["masks"] == own["letters"]:
-            raise Rejected(f"client-{client} has the keys of another one")
+            raise Rejected(f"client-{client} sends a key twice, or one that another client sent")
 
     def _check_shares(self, giver: int, shares: Mapping[int, bytes]) -> None:
-        """What a client gives away about each must be what that one had sealed for it."""
+        """`Rejected` unless each share is the one that its owner sealed for this client."""
         sitting, left = self.sitting(), self._closed["numbers"]
         for owner, share in shares.items():
             seals = self._letter(owner, giver)[-2 * SEAL :]
             sealed = seals[SEAL:] if owner in left else seals[:SEAL]
             if sitting.seals(owner, giver, share) != sealed:
-                raise Rejected(f"the share of client-{giver} about client-{owner} is false")
+                told = f"client-{giver} reveals a share of client-{owner}'s secret"
+                raise Rejected(f"{told} that is not the one it was sent")
 
     def _letter(self, sender: int, to: int) -> bytes:
-        """What a client wrote to another; to itself, the seals of the shares that it keeps."""
+        """A client's letter to another; to itself, only the seals of the shares that it keeps."""
         sent = self._read("shares", sender)
         if sender == to:
             return sent[-2 * SEAL :]
         return sent[LETTER * _place(self._closed["keys"], sender, to) :][:LETTER]
 
     def _at_odds(self, reader: int) -> None:
-        """A client cannot open letters: it is out of this sum. Leave out whoever must be lying."""
+        """A client that cannot open some letters leaves the sum. Leave out those who must lie."""
         self._odds.add(reader)
         writers = [n for n in odds_of(self._read(ODDS, reader)) if n in self._closed["shares"]]
         known = {(one, other) for one, other in self.store.fact(ODDS) or ()}
         pairs = known | {(reader, n) for n in writers if n != reader}
         names = " and ".join(f"client-{n}" for n in writers)
         self.complain(
-            f"client-{reader} is at odds with {names or 'nobody'}: it cannot decrypt the shares "
-            f"that it was sent, or says so, and leaves the sum of round {self._open.k + 1}"
+            f"client-{reader} is at odds with {names or 'nobody'}: it says that it cannot decrypt "
+            f"the shares that it was sent, and leaves the sum of round {self._open.k + 1}"
         )
         for liar in self.sitting().liars(pairs):
             pairs = {pair for pair in pairs if liar not in pair}
@@ -214,10 +216,10 @@ class SumDesk:
 
     def _check_signed(self, client: int, words: str, seal: object) -> None:
         if self.notary is not None and not Seals(self.notary).check(client, words, seal):
-            raise Rejected(f"what client-{client} says in a sum is not signed by it")
+            raise Rejected(f"client-{client}'s message in a sum lacks client-{client}'s signature")
 
     def _answer(self, turn: Turn, step: str, client: int) -> Answer | None:
-        """What a client is told once a step is closed; None while it is open."""
+        """The answer to a client once a step is closed; None while it is open."""
         if self.turn is not turn or self._failed:
             return {"late": True}, None
         closed = "numbers" if step == "left" else step
@@ -235,7 +237,7 @@ class SumDesk:
         return {}, json.dumps(said).encode()
 
     async def gather(self, turn: Turn) -> Closed:
-        """Carry a round's sum from the keys to the last share; who is in it in the end."""
+        """Run a round's sum from the keys to the last share; return who is in it in the end."""
         steps = dict[int, int]()
         try:
             sitting = self.sitting()
@@ -271,7 +273,7 @@ class SumDesk:
         return self._closed[STEPS[STEPS.index(step) - 1]]
 
     async def _collect(self, sitting: Sitting, step: str) -> None:
-        """Wait for all who are expected, or until the deadline; then it is decided who is in."""
+        """Wait for all expected clients, or until the deadline; then close the step."""
         expected, began = list(self._expected(step)), self.clock()
 
         def complete() -> bool | None:
@@ -286,14 +288,14 @@ class SumDesk:
                     self.drop([n for n in expected if not self._came(step, n)], self._open.k)
                     break
             await self.arrivals.wait_for(complete, left)
-        who = sorted(n for n in expected if self._came(step, n))  # as clients order their words
+        who = sorted(n for n in expected if self._came(step, n))  # the order that clients sign
         sitting.enough(who, step)
         self._closed = {**self._closed, step: who}
         self._remember(self._open.k)
         self.doors.ring()
 
     def total(self, k: int) -> Tensor:
-        """(P,) the sum of the integers of all who are in, from what is on the disk."""
+        """(P,) the sum of all participants' integers, if need be from what is on the disk."""
         found = self._collector(k).total() if self._total is None else self._total
         return torch.from_numpy(found.view(np.int32).astype(np.float64))
 
@@ -320,7 +322,7 @@ class SumDesk:
 
 
 def _place(others: list[int], sender: int, to: int) -> int:
-    """Where in a sender's letters the one to `to` stands."""
+    """The position of the letter to `to` among a sender's letters."""
     return [n for n in others if n != sender].index(to)
 
 
@@ -330,7 +332,7 @@ def _split(body: bytes, about: list[int]) -> dict[int, bytes]:
 
 def _parsed(body: bytes) -> dict[str, Any]:
     try:
-        found = strict(body.decode())  # it is told to others, in an object of all of these
+        found = strict(body.decode())  # it is passed on, inside a larger JSON object
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
@@ -339,15 +341,15 @@ def _parsed(body: bytes) -> dict[str, Any]:
 
 
 def _words(body: bytes) -> dict[str, Any]:
-    """The same for what is told to all, in one answer, which must not become too long for them."""
+    """A message that is passed on to all clients, in one answer: so it must be short."""
     found = _parsed(body)
     if len(json.dumps(found)) > WORDS:
-        raise Rejected(f"a client's message in a sum may have {WORDS} bytes, this one has more")
+        raise Rejected(f"a client's message in a sum may have {WORDS} bytes; this one has more")
     return found
 
 
 def odds_of(body: bytes) -> list[int]:
-    """Whose letters a client says it cannot open."""
+    """The clients whose letters a client says that it cannot open."""
     found = _parsed(body).get("with")
     if not isinstance(found, list) or not found or not all(map(is_whole, found)):
         raise Rejected("a message of a sum does not have the form that was agreed upon")
@@ -359,9 +361,9 @@ def keys_of(body: bytes) -> Keys:
     found: Mapping[str, Any] = _words(body)
     if found.keys() != {*KEYS, "signed"}:
         raise Rejected("a message of a sum does not have the form that was agreed upon")
-    for name in KEYS:  # written in one way, so that two that are alike look alike
+    for name in KEYS:  # a single way to write a key, so that equal keys are found
         if not is_hash(found[name]):
-            raise Rejected("a public key of a sum is not 32 bytes in hexadecimal")
+            raise Rejected("a key of a sum is not 32 bytes in lower-case hexadecimal")
         if name != "own":
             check_public(found[name])
     return dict(found)

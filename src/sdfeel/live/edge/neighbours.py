@@ -1,7 +1,8 @@
-"""The other servers: who was given up, who may come back, and whose word is believed.
+"""The other servers: which were given up, which may come back, and whose claims are believed.
 
-Whatever another server says about itself is a claim. How much it counts is decided by the scheme on
-our side; where it is in the run must fit our own records or have a second witness.
+Whatever another server says about itself is a claim. Our own copy of the scheme decides how much
+its model counts. The round that it says it is in must fit our own records, or a second server must
+confirm it.
 """
 
 import asyncio
@@ -14,28 +15,26 @@ from sdfeel.live.edge.clients import Cluster
 from sdfeel.live.protocol import HERE, Link, whole
 from sdfeel.live.transport.errors import NotTrusted, Refused, Rejected, Unreachable
 
-CATCHES = 10
-MOST_LEAD = 64  # rounds that are left out at most so that the others can be met
-PACE = 2.0  # how many times our own pace a server may have had without us
+CATCHES = 10  # small leaps that are believed after a large one was confirmed
+MOST_LEAD = 64  # most rounds by which to leap beyond the others, to meet them
+PACE = 2.0  # how many times as fast as we are a server may have been without us
 
 
 @dataclass
 class Neighbours:
-    """What one server thinks of the others."""
+    """What one server knows and believes about the others."""
 
     cluster: Cluster
     peers: Mapping[int, Link]
     back: Callable[[int], Awaitable[bool]]  # can a server that was given up take part?
-    _silences: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often, until when
+    _silences: dict[int, tuple[int, int]] = field(default_factory=dict)  # how often, until round
     _heard: dict[int, float] = field(default_factory=dict)  # when each was last in step with us
 
-    _claims: dict[int, float] = field(
-        default_factory=dict
-    )  # since when each has claimed what nobody confirms
-    _catching_up: int = 0  # small steps that are believed after a large one that was confirmed
+    _claims: dict[int, float] = field(default_factory=dict)  # since when each is unconfirmed
+    _catching_up: int = 0  # how many more small leaps are believed without a witness
 
     _leaps: int = 0  # since we were last in step
-    _expected: dict[int, int] = field(default_factory=dict)  # in which round each will be met
+    _expected: dict[int, int] = field(default_factory=dict)  # the round in which to meet each
 
     def __post_init__(self) -> None:
         self.absent = Absent(self._may_come_back)
@@ -55,15 +54,15 @@ class Neighbours:
         self.absent.add(server)
 
     def unconfirmed(self, server: int, k: int, claim: int) -> None:
-        """Do without a server that says it is where nobody else has seen it; it may be honest."""
+        """Do without a server whose round nobody else confirms, though it may be honest."""
         self.cluster.complain(
-            f"edge-{server}: it says that it is in round {claim + 1}, which nobody confirms: "
-            f"continuing without it"
+            f"edge-{server}: it says that it is in round {claim + 1}, but no other server confirms "
+            f"that: continuing without it for now"
         )
         self.give_up(server, k)
 
     def offended(self, server: int, k: int, error: SdfeelError) -> None:
-        """A server sent what no honest one sends: name it, and leave it out where allowed."""
+        """A server sent what no honest one sends: log it, and leave it out if the policy allows."""
         self.blame(server, error)
         self._claims.pop(server, None)
         if self.cluster.policy.dead_edge == "drop":
@@ -85,12 +84,12 @@ class Neighbours:
         self._expected[server] = k
 
     def announced(self, server: int, k: int) -> None:
-        """A server asks for a round to come; if it was given up, that is where we meet it."""
+        """A server asks for a later round; if it was given up, we meet it again there."""
         if server in self.absent:
             self._expected[server] = k
 
     def reached(self, k: int) -> None:
-        """We are in round `k`: whoever said that it would be here by now takes part again."""
+        """We are in round `k`: servers that we expect in it, or before, take part again."""
         for server in [d for d, there in self._expected.items() if there <= k]:
             del self._expected[server]
             self.welcome(server)
@@ -106,9 +105,9 @@ class Neighbours:
         return self._may(server) and await self.back(server)
 
     async def denied(self, server: int, error: SdfeelError) -> None:
-        """A server refuses us. It alone cannot end us: that takes every server that can be reached.
+        """A server refuses us: raise the error only if no other server accepts us.
 
-        Waits for a moment before asking it again.
+        So a single server cannot end this one. Otherwise wait a moment before it is asked again.
         """
         self.blame(server, error)
         if isinstance(error, NotTrusted | Refused) and not isinstance(error, Rejected):
@@ -119,7 +118,7 @@ class Neighbours:
         await asyncio.sleep(AGAIN)
 
     async def _accepts(self, server: int) -> bool:
-        """Does a server not refuse us? Silence is not a refusal, if the server was there before."""
+        """Does a server accept us? A silent one does, if it was in step with us before."""
         try:
             await self.peers[server].ask("here", {}, seconds=HERE)
         except Unreachable:
@@ -129,10 +128,11 @@ class Neighbours:
         return True
 
     async def agreed_round(self, k: int, claimant: int, claim: int) -> int | None:
-        """The round that the others are in, or None where one's claim is not to be believed (yet).
+        """The round that the others are in; None if `claimant`'s claim is not believed (yet).
 
-        Either two servers are further than servers in step ever are, or the claim must fit what we
-        know: no server continues without us before its deadline, or much faster than we ever did.
+        Two servers must be further ahead than servers in step ever are. A single claim must fit
+        what we know: no server continues without us before its deadline, or much faster than we
+        ever were.
         """
         others = [d for d in self.peers if d != claimant]
         told = await asyncio.gather(*(self._round_of(d) for d in others))
@@ -141,21 +141,21 @@ class Neighbours:
             self._catching_up = CATCHES
             return rounds[1]
         if self._catching_up and claim <= k + len(self.peers) + 1:
-            self._catching_up -= 1  # they continued once more before they heard of us
+            self._catching_up -= 1  # they did another round before they heard from us
             return claim
         return claim if self._plausible(k, claimant, claim) else None
 
     def lead(self) -> int:
-        """Rounds by which to leap beyond the others, so that they reach us.
+        """How many rounds to leap beyond the others, so that they reach us and not we them.
 
-        None at first; more and more where they have been faster than our leaps.
+        0 at first; more each time that they were gone before we could meet them.
         """
         found = min((1 << self._leaps) - 1, MOST_LEAD)
         self._leaps = min(self._leaps + 1, MOST_LEAD)
         return found
 
     def doubts(self, claimant: int) -> bool:
-        """Has a claim that we do not believe been made for no longer than a deadline?"""
+        """Should we still wait for a confirmation of this server's claim, until the deadline?"""
         first = self._claims.setdefault(claimant, self.cluster.clock())
         return self.cluster.clock() - first < self.cluster.policy.edge_deadline
 

@@ -1,4 +1,4 @@
-"""What a server does when others are slow, away or wrong, and for whom it works at all."""
+"""What a server does when others are slow, away or wrong, and which clients it works for."""
 
 from collections.abc import Container
 from dataclasses import dataclass
@@ -20,16 +20,16 @@ class Policy:
     """`wait` keeps the simulator's bits whatever happens; `drop` keeps the run going."""
 
     dead_client: Reaction = "wait"
-    client_deadline: float = 60.0  # seconds of a round until a silent client is dropped
+    client_deadline: float = 60.0  # seconds into a round until a silent client is dropped
     dead_edge: Reaction = "wait"
     edge_deadline: float = 60.0  # seconds until a silent neighbour is dropped
     pace: Literal["experiment", "measured"] = "experiment"
     max_norm: float | None = None  # of a client's model; above it the model is rejected
     max_server_norm: float | None = None  # of another server's
     max_change: float = 1000.0  # how far a model may be from the one it started from: see Bounds
-    quarantine: int = 20  # rounds without a node that sent what no honest node sends
-    keep_measured: int = 40  # models kept for an operator that arrives late
-    keep_records: int = 10_000  # synchronous rounds, for the same
+    quarantine: int = 20  # rounds for which a node is left out that sent what no honest one sends
+    keep_measured: int = 40  # models kept for an operator that connects late
+    keep_records: int = 10_000  # records of synchronous rounds kept for the same
     keep_models: int = 0  # synchronous rounds whose messages are kept for `sdfeel deploy verify`
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class Policy:
             raise InputError(f"keep_models must be at least 0, got {self.keep_models}")
 
     def own_pace(self, work: Work) -> bool:
-        """Do clients take as many steps as they can until a deadline, rather than a set number?"""
+        """Do clients take as many steps as they can before a deadline, rather than a set number?"""
         return self.pace == "measured" and not isinf(work.deadline)
 
 
@@ -60,7 +60,10 @@ PATIENT = Policy()
 
 
 def check_policy(policy: Policy, decisions: Decisions, backhaul: bool) -> None:
-    """Refuse to continue without servers where the experiment cannot (`backhaul`: compressed)."""
+    """Refuse `dead_edge=drop` if the experiment cannot continue without a server.
+
+    `backhaul`: are messages between servers compressed?
+    """
     if policy.dead_edge == "wait" or len(decisions.net.servers) == 1:
         return
     said = decisions.scheme.tolerates.changing_servers
@@ -74,15 +77,15 @@ def check_policy(policy: Policy, decisions: Decisions, backhaul: bool) -> None:
 
 
 def check_client(policy: Policy, net: Network, server: int, client: int, samples: int) -> None:
-    """Refuse a client that `server` does not work for, or that has other data than was agreed."""
+    """Refuse a client that `server` does not work for, or with other data than agreed."""
     if client >= len(net.samples):
         raise Refused(f"there is no client {client}: this federation has {len(net.samples)}")
     if server not in net.reach[client]:
         _check_guest(policy, net, server, client)
     if samples != net.samples[client]:
         raise Refused(
-            f"client {client} holds {samples} examples, but network.json says "
-            f"{net.samples[client]:g}: give it that many examples, or make the files again"
+            f"client-{client} holds {samples} examples, but network.json says "
+            f"{net.samples[client]:g}: give it that many, or run `sdfeel deploy init` again"
         )
 
 
@@ -90,19 +93,19 @@ def check_own(net: Network, server: int, client: int, guests: Container[int]) ->
     """A server's models are for its own clients and its guests."""
     own = client < len(net.reach) and server in net.reach[client]
     if not own and client not in guests:
-        raise Refused(f"client {client} does not belong to server {server}")
+        raise Refused(f"client-{client} does not belong to edge-{server}")
 
 
 def _check_guest(policy: Policy, net: Network, server: int, client: int) -> None:
-    """Refuse guests that are not clients of neighbours, or where servers may not be dropped."""
+    """Refuse a guest unless its own server is a neighbour, and servers may be dropped."""
     home = int(net.home[client])
-    where = f"client {client} does not belong to server {server}"
+    where = f"client-{client} does not belong to edge-{server}"
     if home < 0 or not net.links[server, home]:
         raise Refused(where)
     if net.shelves:
-        raise Refused(f"{where}, and its own server holds what the scheme keeps about it")
+        raise Refused(f"{where}, and only its own server holds its rows of the scheme")
     if policy.dead_edge == "wait":
         raise Refused(
-            f'{where}, which takes in no others: that needs dead_edge = "drop" under [policy] '
+            f'{where}, which takes in no guests: that needs dead_edge = "drop" under [policy] '
             f"of its node file"
         )

@@ -1,4 +1,4 @@
-"""What a model must satisfy before it is used, and who is left out for sending a bad one."""
+"""What a model must satisfy before it is used, and which nodes are left out for a bad one."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ MOST_DOUBLINGS = 6
 class Bounds:
     """How far a model may be from the one that it started from, or is mixed with.
 
-    It may always be near the initial model: an honest client that is given a model led astray by
-    others brings it back, from however far away.
+    Near the initial model it is always accepted: an honest client may bring a model back that
+    others have led astray, however far that is.
     """
 
     initial: Tensor
-    scale: float  # of the experiment's models: the initial one's norm, at least a norm of ones
+    scale: float  # the initial model's norm, but at least that of a model of ones
     max_change: float
 
     @classmethod
@@ -32,12 +32,12 @@ class Bounds:
         return cls(initial, max(_norm(initial), sqrt(initial.numel())), max_change)
 
     def check(self, model: Tensor, start: Tensor, share: float = 1.0) -> None:
-        """`Rejected` unless finite and near `start`; `share`: the sum of an average's weights."""
-        # The difference of two finite numbers may overflow; then it is too large in any case.
+        """`Rejected` unless finite and near `start`; `share` is the sum of an average's weights."""
+        # The difference of two finite numbers may overflow; then it is too large anyway.
         change = _norm(model - start)
         most = self.max_change * self.scale * max(share, 1.0)
         if not isfinite(change):
-            raise Rejected("the model is not finite, or infinitely far from where it started")
+            raise Rejected("the model is not finite, or too far from where it started")
         if change > most and _norm(model - self.initial) > self.max_change * self.scale:
             raise Rejected(
                 f"the model is {change:.3g} away from where it started, but may be "
@@ -53,7 +53,7 @@ def _norm(row: Tensor) -> float:
 class Quarantine:
     """Nodes that sent what no honest node sends: each is left out for some rounds, durably.
 
-    A node that does it again is left out for twice as long.
+    Each further offence doubles that time.
     """
 
     def __init__(self, store: Store, rounds: int, tell: Callable[[str], None]) -> None:
@@ -66,12 +66,12 @@ class Quarantine:
         return case is not None and k < case["until"]
 
     def reason(self, name: str) -> str:
-        """What a node did, and until when it is left out."""
+        """A sentence: what a node did, and until which round it is left out."""
         case = self._cases[name]
         return f"{name} is left out until round {case['until'] + 1}: {case['reason']}"
 
     def add(self, name: str, k: int, reason: str) -> None:
-        """Leave a node out from round `k` on. Not inside a commit."""
+        """Leave a node out from round `k` on. Do not call it inside a commit."""
         times = min(self._cases.get(name, {"times": 0})["times"], MOST_DOUBLINGS)
         until = k + self._rounds * 2**times
         self._cases[name] = {"until": until, "times": times + 1, "reason": reason[:500]}
@@ -79,14 +79,14 @@ class Quarantine:
         self._tell(self.reason(name))
 
     def pardon(self, names: Iterable[str]) -> None:
-        """Let these take part again."""
+        """Let these nodes take part again."""
         for name in names:
             if name in self._cases:
                 self._cases[name]["until"] = 0
         self._save()
 
     def names(self, k: int) -> list[str]:
-        """Who is left out in round `k`."""
+        """The nodes that are left out in round `k`."""
         return sorted(name for name in self._cases if self.holds(name, k))
 
     def offences(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The models that clients handed in: written together, read from the disk one at a time."""
+"""The clients' results of a round: written together, read from the disk one at a time."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +19,7 @@ class Counts:
     repeated: int = 0
     rejected: int = 0
     dropped: int = 0
-    withheld: int = 0  # averages that were not finite, or absurd, and were not kept
+    withheld: int = 0  # averages that failed a check and were not kept
     last_error: str = ""
     received: int = 0  # bytes of models
     sent: int = 0
@@ -27,21 +27,21 @@ class Counts:
 
 @dataclass(frozen=True)
 class Visit:
-    """A client of another server asked for work."""
+    """When a client of another server asked for work, and what it said."""
 
     when: float
-    taken: int  # its local iterations so far, as it says
+    taken: int  # the local iterations that it claims
 
 
 @dataclass(frozen=True)
 class Results(Mapping[int, Tensor]):
-    """Models by client, each read from the disk when it is asked for: they may be many."""
+    """Models by client, each read from the disk when it is used: there may be many."""
 
     federation: Federation
     store: Store
     k: int
     clients: tuple[int, ...]
-    total: Callable[[], Tensor] | None = None  # of their integers, where these are all one sees
+    total: Callable[[], Tensor] | None = None  # the masked sum, if servers see nothing else
 
     def __getitem__(self, client: int) -> Tensor:
         saved = self.store.get("result", self.k, client)
@@ -58,7 +58,7 @@ class Results(Mapping[int, Tensor]):
 
 @dataclass
 class ResultDraft:
-    """A result that was checked and waits for the next commit."""
+    """A result that passed its checks and waits for the next commit."""
 
     turn: Turn
     client: int

@@ -16,7 +16,7 @@ from sdfeel.live.protocol import Answer, Header
 
 @dataclass(frozen=True)
 class Closed:
-    """Who answered in a round, with how many steps, and who did not."""
+    """The clients that answered in a round, with their steps, and those that did not."""
 
     steps: Mapping[int, int]
     missing: tuple[int, ...] = ()
@@ -38,13 +38,13 @@ class Ended:
     model: Tensor
     mix: Mix
     met: tuple[int, ...]  # servers whose models the exchange changed
-    keep: int  # hops of earlier rounds can no longer be asked for
+    keep: int  # nobody can ask any more for hops of rounds before this one
     told: Mapping[str, Any] = field(default_factory=dict)  # for the round's record
     save: Callable[[], None] = lambda: None  # more to write, in the same commit
 
 
 class Behind(Exception):
-    """Another server has moved on, and no longer keeps what this one asks for."""
+    """Another server has moved on, and no longer has the rows that this one needs."""
 
     def __init__(self, server: int, k: int) -> None:
         super().__init__(f"edge-{server} is already in round {k}")
@@ -60,7 +60,7 @@ class PeerAhead(Exception):
 
 
 class Left(Exception):
-    """Another server says that this one has left the network."""
+    """Another server says that this server has left the network."""
 
     def __init__(self, server: int) -> None:
         super().__init__(f"edge-{server} says that this server has left the network")
@@ -72,7 +72,7 @@ class Exchange(Protocol):
 
     @property
     def absent(self) -> Absent:
-        """Servers that were dropped, and silent since."""
+        """Servers that were dropped and have not come back."""
         ...
 
     async def finish(self, known: ServerState, turn: Turn, closed: Closed) -> Ended:
@@ -80,11 +80,11 @@ class Exchange(Protocol):
         ...
 
     async def caught_up(self, known: ServerState, behind: Behind) -> ServerState:
-        """Continue in the others' round, if it is true that they moved on without this one."""
+        """Continue in the others' round, if they really moved on without this server."""
         ...
 
     def offended(self, server: int, k: int, error: SdfeelError) -> None:
-        """Another server said what no honest one says."""
+        """Another server sent what no honest one sends."""
         ...
 
     async def serve(self, server: int, kind: str, header: Header, body: bytes | None) -> Answer:
@@ -92,7 +92,7 @@ class Exchange(Protocol):
         ...
 
     def committed(self) -> None:
-        """A round has been committed, or the node begins: do what follows from it."""
+        """Do what follows from a committed round; also called when the node starts."""
         ...
 
     async def settle(self) -> None:
@@ -100,7 +100,7 @@ class Exchange(Protocol):
         ...
 
     def settled(self) -> bool:
-        """Has everyone received what this server's rounds owe them?"""
+        """Has every server received what this one's rounds owe it?"""
         ...
 
     def current(self) -> bytes:
@@ -108,11 +108,11 @@ class Exchange(Protocol):
         ...
 
     def leapt(self) -> bool:
-        """Is this server in a round that it came to without doing the one before?"""
+        """Did this server leap to its present round without doing the one before?"""
         ...
 
     async def finished(self, steps: float) -> bool:
-        """Is the run over, as far as this server may believe the others? It has taken `steps`."""
+        """Is the run over, as far as the others can be believed? This server has taken `steps`."""
         ...
 
     def waiting(self) -> list[str]: ...

@@ -1,8 +1,7 @@
-"""The rows that a server holds: its model and what the scheme keeps in addition to it, in one
-round.
+"""The rows that a server holds in one round: its model and what the scheme keeps besides it.
 
-A row is computed by its holder, from rows that it holds or was sent. What changes is kept in
-memory until the round's commit writes it, together with everything else that the round did.
+A row is computed by its holder, from rows that it holds or was sent. Changed rows stay in memory
+until the round's commit writes them, together with everything else that the round did.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,11 +21,11 @@ from sdfeel.live.edge.results import Results
 from sdfeel.live.federation import Federation, Weights
 from sdfeel.live.store import Store
 
-Keep = Callable[[Callable[[], Tensor], Tensor], Tensor]  # an outcome, or what was there before
+Keep = Callable[[Callable[[], Tensor], Tensor], Tensor]  # the new row, or the old if it is rejected
 
 
 def place(n: int) -> int:
-    """Where a row is kept, and its number on the wire: 0 is a server's model.
+    """A row's place in the store and its number in messages: 0 is a server's model.
 
     >>> [place(n) for n in (2, -1, -4)]
     [0, 1, 4]
@@ -53,16 +52,16 @@ class ServerRows:
         return self.model if n == self.server else kept_row(self.federation, self.store, n)
 
     def own(self, mixing: Mixing) -> Iterator[tuple[int, int]]:
-        """The rows of a mixing that this server computes: where they stand there, and which.
+        """The rows of a mixing that this server computes: the position of each, and its number.
 
-        A row that takes from nobody stays what it is.
+        Rows without sources are left out, as they stay what they are.
         """
         mine = self.federation.net.holder(mixing.rows) == self.server
         for n in np.flatnonzero(mine & (np.diff(mixing.starts) > 0)).tolist():
             yield n, int(mixing.rows[n])
 
     def near(self, n: int) -> Tensor:
-        """A row of ours that another server's row must not be far from: of the same shelf."""
+        """Our row of the same shelf, from which another server's row must not be far."""
         if n >= 0:
             return self[self.server]
         shelves = self.federation.net.shelves
@@ -71,7 +70,7 @@ class ServerRows:
         return self[ours[0]] if ours else self.federation.fresh(n)
 
     def save(self) -> None:
-        """Keep what changed apart from the model. Call it inside a commit."""
+        """Save the changed rows other than the model. Call it inside a commit."""
         for n, row in self.changed.items():
             if n < 0:
                 self.store.put("row", 0, place(n), self.federation.body(row), replace=True)
@@ -79,9 +78,10 @@ class ServerRows:
 
 @dataclass
 class PublicCopies:
-    """Servers' models as all who hear their compressed messages know them (`engine/messages.py`).
+    """Servers' models as the receivers of their compressed messages know them.
 
-    Everyone who holds a copy gets every message, so that all copies of one are the same.
+    Every holder of a copy gets every message, so all copies of a model are the same
+    (`engine/messages.py`).
     """
 
     federation: Federation
@@ -95,13 +95,13 @@ class PublicCopies:
         return self.federation.initial if saved is None else self.federation.own_model(saved.body)
 
     def told(self, server: int, update: Tensor) -> None:
-        """A message of this server has arrived."""
+        """Apply a message of this server to its copy."""
         across = self._across
         trust = across.fidelity(self._packing.sizes) if across.unbiased else 1.0
         self.changed[server] = self[server] + trust * update
 
     def moved(self, server: int, model: Tensor, row: Weights) -> Tensor:
-        """A server's model after a hop in which it takes `row`."""
+        """A server's model after a hop that mixes with the weights in `row`."""
         step = self._across.fidelity(self._packing.sizes)
         mean = weighted((weight, self[source]) for source, weight in row.items())
         return model + step * (mean - self[server])
@@ -133,7 +133,7 @@ def kept_row(federation: Federation, store: Store, n: int) -> Tensor:
 
 
 def returned(federation: Federation, store: Store, server: int, own: bytes) -> bytes:
-    """A server's part of what a run returns: its `own` model, or what it holds of a shelf."""
+    """A server's part of the run's result: its `own` model, or its rows of the shelf it returns."""
     net = federation.net
     rows, weights = net.returned
     mine = np.flatnonzero((rows < 0) & (net.holder(rows) == server))
@@ -152,10 +152,10 @@ def averaged(
     bounds: Bounds,
     keep: Keep,
 ) -> None:
-    """This server's rows of `up`, applied to the models that arrived, in the simulator's order.
+    """Apply this server's rows of `up` to the models that arrived, in the simulator's order.
 
-    The share of clients that did not answer goes to the others in proportion. A result that must
-    not be kept leaves its row as it was.
+    The weight of clients that did not answer goes to the others in proportion. A row whose average
+    fails a check stays as it was.
     """
     there = np.zeros(len(rows.federation.net.samples), dtype=bool)
     there[list(arrived)] = True
@@ -197,7 +197,7 @@ def averaged(
 def mixed(
     rows: ServerRows, stage: Mixing, heard: Mapping[int, Tensor], bounds: Bounds, keep: Keep
 ) -> None:
-    """One hop of a stage: this server's rows of it, from its own and from those that came."""
+    """Apply one hop of a stage to this server's rows, with the rows that others sent."""
 
     def row(n: int, dst: int) -> Tensor:
         span = slice(stage.starts[n], stage.starts[n + 1])

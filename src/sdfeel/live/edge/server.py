@@ -1,7 +1,8 @@
-"""An edge server: hands out work, averages its clients, exchanges with other servers, remembers.
+"""An edge server: gives work to its clients, averages their results, and mixes with other servers.
 
-A round ends with one commit that opens the next one. A crash anywhere resumes from what is
-durable: results of clients, what was served to other servers, and the last commit.
+A round ends with one commit that opens the next one. After a crash at any moment, the server
+continues from what is on its disk: its clients' results, the models that it served to other
+servers, and the last commit.
 """
 
 import asyncio
@@ -59,7 +60,7 @@ class Edge:
         tell: Callable[[str], None] = lambda line: None,
         epochs: EpochBook | None = None,  # None: the network stays as it is
         recorder: Recorder | None = None,  # None: nothing is signed
-        find: Callable[[int, str], Link] | None = None,  # a way to a server that joins
+        find: Callable[[int, str], Link] | None = None,  # connects to a server that joins
     ) -> None:
         for version in epochs.adopted if epochs is not None else ():
             federation = federation.renewed(version)
@@ -78,17 +79,18 @@ class Edge:
         )(self.cluster, peers)
         self.boundary = None if epochs is None else Boundary(self, epochs, peers, find)
         self.journal: Journal | None = None
-        self.opened: Callable[[ServerState], None] = lambda after: None  # a round, durably
+        self.opened: Callable[[ServerState], None] = lambda after: None  # called as a round opens
         self._counted = 0
         self._marked: float | None = None  # when the last round ended, by a clock that never jumps
 
     def _opened(self) -> ServerState:
-        """The remembered state; at the very beginning, the initial model."""
+        """The state on disk; at the very beginning, the initial model is written there first."""
         theirs = self.store.fact(FEDERATION)
         if theirs is not None and theirs != self.federation.digest:
             raise RunError(
-                f"{self.store.directory} remembers another experiment ({theirs[:12]}): give this "
-                f"node the files of that one again, or move its state aside to begin anew"
+                f"the state in {self.store.directory} belongs to another experiment "
+                f"({theirs[:12]}, this is {self.federation.digest[:12]}): give this node that "
+                f"experiment's files again, or move the state aside to begin anew"
             )
         known = ServerState.load(self.store)
         if known is not None or not self.federation.has(self.number):
@@ -120,11 +122,11 @@ class Edge:
         if self.journal is not None and here:
             model = self.federation.own_model(self.returned(self.exchange.current()))
             self.journal.finish(digest(model.contiguous().numpy().tobytes()))
-        self.tell(f"finished after {self.known.k} rounds; still answering")
+        self.tell(f"finished after {self.known.k} rounds; still answering until it is stopped")
         await self.exchange.settle()
 
     async def handle(self, who: Who, kind: str, header: Header, body: bytes | None) -> Answer:
-        """Answer one call. The caller is who its certificate says."""
+        """Answer one call from the node that its certificate names."""
         check_federation(header, self.federation.digest)
         if kind == "here" and who.role in ("client", "edge"):
             found = {"round": self.known.k, "waiting": bool(self.exchange.waiting())}
@@ -144,7 +146,7 @@ class Edge:
                 return await self._result(cluster, who.number, header, body)
             if kind == "mask" and cluster.sums is not None:
                 return await cluster.mask(who.number, header, body)
-        # One with a new number may have begun its epoch before us.
+        # A server with a new number may have begun its epoch before us.
         member = who.number in self.federation.net.servers or self.boundary is not None
         if who.role == "edge" and member:
             return await self.exchange.serve(who.number, kind, header, body)
@@ -171,7 +173,7 @@ class Edge:
         return [self.cluster] if self.lanes is None else self.lanes.clusters
 
     def _cluster_of(self, client: int) -> Cluster:
-        """Where a client's present round is; any, if it has none."""
+        """The cluster whose open round has this client; if none has it, the first."""
         if self.lanes is None:
             return self.cluster
         turns = ((each, each.turn) for each in self.clusters)
@@ -207,7 +209,7 @@ class Edge:
         raise Refused(f"an operator cannot ask for '{kind}'")
 
     async def _rounds(self, first: int, patience: float) -> Answer:
-        """The records of finished rounds from `first` on, as soon as there are any."""
+        """The records of finished rounds from `first` on; waits until there are any."""
 
         def look() -> list[dict[str, Any]] | None:
             over = self.known.over and self.exchange.settled()
@@ -223,7 +225,7 @@ class Edge:
         return {"over": over}, body
 
     def status(self) -> dict[str, Any]:
-        """Where this server is, for people and programs."""
+        """How far this server is, for people and programs."""
         counts, waiting = self.cluster.counts, waiting_for(self.clusters)
         return {
             "round": self.known.k,
@@ -269,11 +271,11 @@ class Edge:
         self._commit(after, turn, closed, ended, began, gathered)
 
     async def _told_to_leave(self, server: int) -> None:
-        """Leave if the authority says so. A server that says it without proof is left out."""
+        """Leave if the authority has signed that. A server that cannot show it is left out."""
         try:
             if self.boundary is not None and await self.boundary.learn(server):
                 return
-            error: SdfeelError = Refused("it says that we have left the network, without proof")
+            error: SdfeelError = Refused("it says, without proof, that we have left the network")
         except Unreachable as outage:
             self.cluster.complain(f"edge-{server}: {outage}")
             error = outage
@@ -292,7 +294,7 @@ class Edge:
         began: float,
         gathered: float,
     ) -> None:
-        """A round is over: everything that it did becomes durable at once, and the next opens."""
+        """End a round: everything that it did becomes durable at once, and the next one opens."""
         record = self._record(turn, closed, ended, began, gathered, after)
         body = self.federation.body(ended.model)
         lane = turn.view.lane_number if after.laps else 0
@@ -327,7 +329,7 @@ class Edge:
         self.tell(line_of(record))
 
     async def _closed(self, turn: Turn) -> Closed:
-        """Who answered; once something has been built on it, it is final."""
+        """Who answered in this round; final once a model made from it has been served."""
         known = self.store.fact(CLOSED)
         if known is not None and known["k"] == turn.k:
             return Closed.of(known)
@@ -341,7 +343,7 @@ class Edge:
     async def _after(self, turn: Turn, closed: Closed, ended: Ended) -> ServerState:
         known, federation = self.known, self.federation
         done = turn.done(closed.steps)
-        # A round without any usable result counts as planned, or the run would never end.
+        # A round without a usable result counts the planned steps, or the run would never end.
         mine = turn.planned if federation.synchronous or not closed.steps else done
         steps = known.steps + length(federation.net, turn.work, mine)
         finished = await self.exchange.finished(steps)
@@ -359,18 +361,18 @@ class Edge:
         )
 
     def returned(self, own: bytes) -> bytes:
-        """Our part of what a run returns: our `own` model, or what we hold of a returned shelf."""
+        """Our part of the run's result: our `own` model, or our rows of the shelf it returns."""
         return returned(self.federation, self.store, self.number, own)
 
     def _keep_measured(self, after: ServerState, body: bytes) -> None:
-        """Keep the models that an operator will want to measure. Inside a commit."""
+        """Keep the models that an operator will want to measure. Call it inside a commit."""
         if after.over or after.k % self.federation.measure_every == 0:
             self.store.put("measured", after.k, 0, body, replace=True)
             kept = self.store.newest("measured", self.policy.keep_measured)
             self.store.prune("measured", kept[-1])
 
     def _prune(self, after: ServerState) -> None:
-        """Forget what nobody can still ask for. Inside a commit."""
+        """Forget what nobody can ask for any more. Call it inside a commit."""
         self.store.prune("result", after.k)
         self.store.prune("mask", after.k)
         self.store.prune("signed", after.k)
@@ -422,9 +424,10 @@ class Edge:
         }
 
     def _released(self, turn: Turn, closed: Closed, ended: Ended) -> dict[str, Any]:
-        """Who may have answered in a round, after how many steps, and how much others see of it.
+        """Each client that may have answered: its steps, and how much of its update others see.
 
-        For an epsilon: a late answer tells this server as much as one in time.
+        From this an epsilon is computed; a late answer reveals as much to this server as a timely
+        one.
         """
         federation = self.federation
         if federation.guard is None and not federation.private:
@@ -439,7 +442,7 @@ class Edge:
     def _elapsed(self, before: dict[str, Any], now: float, wall: float) -> float:
         """Seconds since this server's first round began, by its own clocks alone.
 
-        Only while it was down does the clock that people use count, and never backwards.
+        While it runs, the steady clock counts; while it is down, the wall clock, never backwards.
         """
         known = float(before.get("elapsed", before.get("ended", wall) - before["first"]))
         last = float(before.get("ended", before["first"]))

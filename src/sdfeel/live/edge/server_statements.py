@@ -1,4 +1,4 @@
-"""What an edge server signs, checks and keeps of its rounds, for `sdfeel deploy verify`."""
+"""What an edge server signs, checks and keeps about its rounds, for `sdfeel deploy verify`."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -29,7 +29,7 @@ from sdfeel.live.trust.identity import Identity
 
 LAST, HEARD = "statement", "heard"  # names of facts
 SOFTWARE = ("sdfeel", "engine", "torch")
-MOST_OFFERS = 4096  # whose signatures are remembered
+MOST_OFFERS = 4096  # signatures of offers that are remembered
 
 
 def at(hop: int, place: int) -> str:
@@ -43,7 +43,7 @@ def at(hop: int, place: int) -> str:
 
 @dataclass
 class Recorder:
-    """One server's statements. Those of a round become durable with its commit."""
+    """Makes one server's statements. A round's statement becomes durable with its commit."""
 
     notary: Notary
     store: Store
@@ -52,7 +52,7 @@ class Recorder:
     kept: KeptModels
     policy: Policy
     _round: int = -1
-    _handed: dict[int, Header] = field(default_factory=dict)  # what clients must say about work
+    _handed: dict[int, Header] = field(default_factory=dict)  # what clients' statements must say
     _heard: dict[str, dict[str, Any]] = field(default_factory=dict)  # in the open round
     _seals: dict[str, dict[str, str]] = field(default_factory=dict)  # of what is handed out
 
@@ -66,10 +66,10 @@ class Recorder:
         directory: Path,  # of the node
         policy: Policy,
     ) -> "Recorder | None":
-        """A recorder for a node's files; None if servers are not in step: no round could be
+        """A recorder for a node's files; None for asynchronous servers, whose rounds cannot be
         repeated.
 
-        What the last process committed and did not write is written now.
+        A statement that the last process committed, but did not write to the log, is written now.
         """
         if not federation.synchronous:
             return None
@@ -82,7 +82,7 @@ class Recorder:
         return cls(notary, store, server, log, kept, policy)
 
     def begin(self, k: int) -> None:
-        """A round opens, perhaps once more: what was heard durably in it counts."""
+        """Open a round, perhaps again after a crash: what was durably heard in it counts."""
         if k != self._round:
             self._round, self._handed = k, {}
             known = self.store.fact(HEARD)
@@ -103,7 +103,7 @@ class Recorder:
         return self._offered(k, sha256, hop=hop, row=row)
 
     def _offered(self, k: int, sha256: str, **what: Any) -> Header:
-        """Sign it once, however many ask for it."""
+        """The signature of an offer, made once however many nodes ask."""
         statement = offer(self.notary.federation, self.server, k, sha256, **what)
         key = hash_of(statement)
         if key not in self._seals:
@@ -113,19 +113,19 @@ class Recorder:
         return {"signed": self._seals[key]}
 
     def knows(self, client: int) -> bool:
-        """Did this process hand out a client's work, so that its statement can be held to that?"""
+        """Did this process hand out a client's work, so that its statement can be compared?"""
         return client in self._handed
 
     def came(self, client: int, k: int, steps: int, epoch: int, header: Header) -> bytes:
-        """What to keep of a client's statement, if it is signed and says what happened."""
+        """A client's statement to keep; `Rejected` unless it is signed and says what happened."""
         statement = header.get("statement")
         if not isinstance(statement, dict):
             raise Rejected(
-                f"client-{client} does not say what it did: install the same version of sdfeel on "
-                f"all nodes"
+                f"client-{client} sends no statement: install the same version of sdfeel on all "
+                f"nodes"
             )
         if not is_clients(statement):
-            raise Rejected(f"client-{client} signs what no client signs")
+            raise Rejected(f"client-{client}'s statement does not have the form of a client's")
         seal = self.notary.checked(f"client-{client}", statement, header.get("signed"))
         expected = {
             "form": FORM,
@@ -139,18 +139,18 @@ class Recorder:
         handed = self._handed.get(client, {})
         mine, model = statement["got"].get(str(self.server)), handed.get("got")
         if mine is None or model not in (None, mine):
-            raise Rejected(f"client-{client} signs that it did not begin from our model")
+            raise Rejected(f"client-{client}'s statement says that it did not begin from our model")
         if handed.get("work") not in (None, statement["work"]):
-            raise Rejected(f"client-{client} signs that it was asked for something else")
+            raise Rejected(f"client-{client}'s statement names other work than we asked for")
         if handed:
             expected["first"] = handed["first"]
         for key, value in expected.items():
             if statement[key] != value:
-                raise Rejected(f"client-{client} signs that its '{key}' is something else")
+                raise Rejected(f"client-{client}'s statement has another '{key}' than its message")
         return json.dumps({"statement": statement, **seal}).encode()
 
     def heard(self, server: int, k: int, hop: int, row: int, header: Header, body: bytes) -> None:
-        """Another server's row has arrived; its signature must be right."""
+        """Keep another server's row and its signature; `Rejected` if that is wrong."""
         sha256 = str(header.get("sha256"))
         said = offer(self.notary.federation, server, k, sha256, hop=hop, row=row)
         seal = self.notary.checked(f"edge-{server}", said, header.get("signed"))
@@ -158,7 +158,7 @@ class Recorder:
         self.kept.put(k, sha256, body)
 
     def durable(self, k: int) -> None:
-        """Remember what was heard: it may not be asked for again. Inside a commit."""
+        """Remember what was heard, as it is not asked for again. Call it inside a commit."""
         self.store.remember(HEARD, {"k": k, "heard": self._heard})
 
     def ended(
@@ -169,7 +169,7 @@ class Recorder:
         away: Mapping[str, Any],
         body: bytes,
     ) -> dict[str, Any]:
-        """Sign a round. Inside its commit, before anything is pruned."""
+        """Sign a round. Call it inside the round's commit, before anything is pruned."""
         k, store, result = turn.k, self.store, digest(body)
         clients = {}
         for client in closed.steps:

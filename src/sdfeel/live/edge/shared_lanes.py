@@ -1,7 +1,7 @@
 """Several lanes at one server: their rounds begin and end without waiting for one another.
 
-Each lane has clients of its own. The server's rows belong to all lanes; one round ends at a time,
-with one commit, in the order in which results arrive. The records keep this order, and a simulation
+Each lane has its own clients; the server's rows belong to all lanes. Rounds end one at a time, each
+with one commit, in the order in which results arrive. The records keep this order, so a simulation
 can repeat it.
 """
 
@@ -37,7 +37,7 @@ class SharedLanes:
     clusters: list[Cluster]  # one for each lane
     commit: Committed  # write a round, and what follows from it
     absent: Absent = field(default_factory=lambda: Absent(_nobody))
-    _broken: bool = False  # a round could not be written, so no other one is, either
+    _broken: bool = False  # a round could not be written: write no other
 
     async def run(self, state: Callable[[], ServerState]) -> None:
         """Round after round in every lane, until all iterations are done."""
@@ -117,15 +117,15 @@ class SharedLanes:
                 each.finish()
 
     def _over(self, cluster: Cluster, laps: tuple[Lap, ...]) -> bool:
-        """Is the run over? A client that answers at once, untrained, cannot end it while any of
-        the others is there."""
+        """Is the run over? While other lanes are active, one lane that answers at once, without
+        training, cannot end it."""
         counts, federation = [each.steps for each in laps], cluster.federation
         if not any(self._there(each) for each in self.clusters if each is not cluster):
             return mean_iterations(sum(counts), len(counts)) >= federation.iterations
         return self._paces.over(counts, federation.iterations)
 
     def _there(self, cluster: Cluster) -> bool:
-        """May a lane's open round still end, as far as the policy knows?"""
+        """Is a lane active: may its open round still end in time?"""
         late = cluster.clock() - cluster.began > cluster.policy.client_deadline
         return cluster.policy.dead_client == "wait" or not late
 
@@ -146,10 +146,10 @@ class SharedLanes:
         raise Refused("this federation has only one server")
 
     def committed(self) -> None:
-        """Nobody else is concerned."""
+        """There is no other server to tell."""
 
     async def settle(self) -> None:
-        """Nobody else is concerned."""
+        """There is no other server to tell."""
 
     def settled(self) -> bool:
         return True
@@ -174,7 +174,7 @@ class SharedLanes:
 
 
 def opened(lanes: int) -> tuple[Lap, ...]:
-    """The laps of a server at the very beginning; none where its lane is the only one."""
+    """The laps of a server at the very beginning; none if it has only one lane."""
     return tuple(Lap() for _ in range(lanes)) if lanes > 1 else ()
 
 

@@ -14,29 +14,29 @@ STATE = "state"
 
 @dataclass(frozen=True)
 class Lap:
-    """Where one of several lanes of a server is."""
+    """How far one of several lanes of a server is."""
 
-    k: int = 0  # the lane's round that is open
+    k: int = 0  # the lane's open round
     steps: float = 0.0  # local iterations that the lane counts
     memory: Memory = field(default_factory=dict)  # the scheme's
-    began: int = 0  # rounds of all lanes when the open one began
+    began: int = 0  # how many rounds all lanes had done when the open one began
 
 
 @dataclass(frozen=True)
 class ServerState:
-    """Where a server is. The models themselves are tensors of the store."""
+    """How far a server is. The models themselves are tensors in the store."""
 
     taken: Mapping[int, int] = field(default_factory=dict)  # local iterations of its clients
-    k: int = 0  # the round that is open
+    k: int = 0  # the open round
     steps: float = 0.0  # local iterations that this server counts
     memory: Memory = field(default_factory=dict)  # the scheme's
     over: bool = False
-    met: int = 0  # hops of earlier rounds can no longer be asked for
+    met: int = 0  # nobody can ask any more for hops of rounds before this one
     guests: tuple[int, ...] = ()  # clients of other servers that work here in this round
-    laps: tuple[Lap, ...] = ()  # where several lanes share the server; `k` counts all their rounds
+    laps: tuple[Lap, ...] = ()  # if several lanes share the server; `k` counts all rounds
 
     def save(self, store: Store) -> None:
-        """Remember this. Call it inside a commit."""
+        """Write this to the store. Call it inside a commit."""
         record = {
             "taken": {str(client): count for client, count in self.taken.items()},
             "guests": list(self.guests),

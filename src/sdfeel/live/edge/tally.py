@@ -1,7 +1,7 @@
-"""How far a run has come if its lanes do not wait for one another: who says so, and what counts.
+"""How far an asynchronous run has come: what each server claims, and how much of it counts.
 
-Such a run ends by the mean of all lanes' local iterations. Each count is somebody's word, so none
-counts for more than those of the others make plausible: one liar cannot end the run alone.
+Such a run ends by the mean of all lanes' local iterations. Each count is only a server's claim, so
+none counts for more than the others' counts make plausible: one liar cannot end the run alone.
 """
 
 from collections.abc import Collection, Sequence
@@ -15,15 +15,15 @@ import numpy as np
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.decide import Decisions, mean_iterations
 
-PACE = 2.0  # times as much as the others' counts let us expect is still believed
-FIT = 0.1  # of a logarithm: two models whose fits differ by no more are both possible
-WITNESSES = 2  # servers that have ended are enough: one of them does not lie
-EVERY = 0.05  # of the run: how often to ask those from whom we should have heard
+PACE = 2.0  # believed: at most this many times what the others' counts let us expect
+FIT = 0.1  # two models whose fits differ by no more (of a logarithm) are both possible
+WITNESSES = 2  # servers that have ended are enough, as one of them does not lie
+EVERY = 0.05  # of the run: how often we ask whether it should have ended
 
 
 @dataclass(frozen=True)
 class Paces:
-    """What lanes do in a round, as the experiment has it."""
+    """The length and duration of each lane's round, according to the experiment."""
 
     lengths: Floats  # (L,) local iterations
     seconds: Floats  # (L,)
@@ -36,24 +36,24 @@ class Paces:
 
     @cached_property
     def _models(self) -> tuple[Floats, Floats]:
-        """(L,) how fast lanes are if devices are as the experiment says, or if all rounds take the
-        same time."""
+        """(L,) two models of how fast lanes are: devices are as the experiment says, or all rounds
+        take the same time."""
         return floats(self.lengths / self.seconds), self.lengths
 
     def fair(self, lane: int, other: int, count: float) -> float:
-        """The most that a lane may have done when another one has done this much."""
+        """The most iterations that `lane` may have done when `other` has done `count`."""
         return count * max(float(model[lane] / model[other]) for model in self._models)
 
     def expected(self, lane: int, count: float) -> float:
-        """The largest mean that all lanes may have when this one has done this much."""
+        """The largest mean over all lanes that is possible when `lane` has done `count`."""
         return count * max(float((model / model[lane]).mean()) for model in self._models)
 
     def bounds(self, counts: Sequence[float]) -> list[float]:
-        """The most that each lane can count for: `PACE` times what the counts of the others make
-        plausible, and two rounds. Its own count has no part in that.
+        """The most that each lane can count for: `PACE` times what the others' counts make
+        plausible, plus two rounds. A lane's own count has no influence on its bound.
 
-        The furthest of the others decides (many may be stuck), in each model that fits them about
-        equally well.
+        The furthest of the others decides, as many may be stuck, under each model of their speeds
+        that fits them about equally well.
         """
         told = np.array(counts, dtype=np.float64)
         fits = [self._fit(told, model) for model in self._models]
@@ -62,10 +62,10 @@ class Paces:
         return list(map(float, PACE * fair + 2 * self.lengths))
 
     def _fit(self, told: Floats, model: Floats) -> tuple[Floats, Floats]:
-        """(L,) for each lane, how badly a model fits the others, and how much it lets it have."""
+        """(L,) for each lane: how badly a model fits the others, and the count it allows it."""
         done, others = (told + self.lengths) / model, len(told) - 1
         order = np.argsort(done)
-        rank = np.argsort(order)  # a lane's place, which is left out in the median of the others
+        rank = np.argsort(order)  # a lane's own place is left out of the others' median
         middle = (((others - 1) // 2), others // 2)
         median = sum(done[order[place + (place >= rank)]] for place in middle) / 2
         apart = np.abs(np.log(done)[None, :] - np.log(median)[:, None])
@@ -75,7 +75,7 @@ class Paces:
         return (apart.sum(axis=1) - np.diag(apart)) / others, furthest * model
 
     def over(self, counts: Sequence[float], iterations: int) -> bool:
-        """Is a run over, if its lanes say this about themselves?"""
+        """Is a run over, if these are the counts that its lanes claim?"""
         if not _reached(counts, iterations):
             return False
         pairs = zip(counts, self.bounds(counts), strict=True)
@@ -88,15 +88,15 @@ def _reached(counts: Sequence[float], iterations: int) -> bool:
 
 @dataclass
 class StepTally:
-    """What one server knows about the local iterations of all."""
+    """What one server knows about all servers' local iterations."""
 
     paces: Paces
     me: int
     iterations: int
     own: list[float] = field(default_factory=list)  # what each server says about itself
-    told: list[float] = field(default_factory=list)  # what anybody says about each
-    _over: set[int] = field(default_factory=set)  # who says that the run is over for it
-    _asked: float = 0.0  # our count when we last asked although nobody said that the run is over
+    told: list[float] = field(default_factory=list)  # the most that any server says about each
+    _over: set[int] = field(default_factory=set)  # servers that say that they have ended
+    _asked: float = 0.0  # our count when we last asked on our own whether the run is over
 
     def __post_init__(self) -> None:
         self.own = self.own or [0.0] * len(self.paces.lengths)
@@ -104,15 +104,15 @@ class StepTally:
 
     @property
     def most(self) -> int:
-        """Local iterations of a server whose fellows have not begun, when the run ends."""
+        """The most local iterations of one server: when it ends the run and no other has begun."""
         return self.iterations * len(self.own)
 
     def took(self, steps: float) -> None:
-        """How far this server is itself."""
+        """Set this server's own count."""
         self.own[self.me] = self.told[self.me] = steps
 
     def learn(self, teller: int, found: object) -> None:
-        """What another server says about everyone, as far as that can be true.
+        """Take over what another server says about everyone, as far as that can be true.
 
         Counts only grow, and nobody knows more about ours than we do.
         """
@@ -126,13 +126,13 @@ class StepTally:
                     self.own[d] = max(self.own[d], most)
 
     def heard(self, server: int, count: object) -> None:
-        """What a server answered when it was asked itself: others who said more were wrong."""
+        """Take over a server's own answer: others that claimed more for it were wrong."""
         if _is_count(count):
             self.own[server] = max(self.own[server], float(min(count, self.most)))
             self.told[server] = self.own[server]
 
     def doubtful(self, absent: Collection[int]) -> list[int]:
-        """Whom to ask before this run ends, or because nobody says that it should have ended."""
+        """The servers to ask: before we believe that the run is over, or when it should be over."""
         others = [d for d in range(len(self.own)) if d != self.me and d not in absent]
         counted = [self.told[d] for d in others] + [self.own[self.me]]
         if _reached(counted, self.iterations):
@@ -145,12 +145,12 @@ class StepTally:
         return []
 
     def ended(self, server: int, over: object) -> None:
-        """A server says whether the run is over for it."""
+        """A server tells whether it has ended."""
         (self._over.add if over is True else self._over.discard)(server)
 
     def over(self, absent: Collection[int], silent: Collection[int] = ()) -> bool:
-        """Is the run over? By what counts, or because two others have ended: one of them is honest,
-        and did not end before it was time."""
+        """Is the run over? Either the counts say so, or two other servers have ended, of which at
+        least one is honest and did not end too early."""
         if len(self._over.difference(absent)) >= WITNESSES:
             return True
         told = [max(pair) for pair in zip(self.own, self.told, strict=True)]
@@ -160,15 +160,16 @@ class StepTally:
         )
 
     def counted(self, absent: Collection[int], silent: Collection[int] = ()) -> list[float]:
-        """Local iterations by which the run ends: of all servers but those that are absent.
+        """The local iterations that count towards the end, of all servers that are not absent.
 
-        Of one that did not answer, others may say no more than our own pace lets us expect.
+        For a server that did not answer, others' claims count up to what our own pace makes
+        plausible.
         """
         found, bounds = list(self.own), self.paces.bounds(self.own)
         for d in silent:
             fair = self.paces.fair(d, self.me, self.own[self.me])
             found[d] = max(found[d], min(self.told[d], fair))
-        bounds[self.me] = inf  # we know
+        bounds[self.me] = inf  # our own count is certain
         return [min(found[d], bounds[d]) for d in range(len(found)) if d not in absent]
 
 

@@ -1,12 +1,12 @@
-"""Who may keep a connection: a check, several times a second, of all that gRPC has opened.
+"""Who may keep a connection: several times a second, all that gRPC has opened are checked.
 
-gRPC counts connections, but not by caller, and cannot be told to end one. The sockets belong to
-this process, though: they are found among its descriptors, recognised by their peers' addresses,
-and shut down, which gRPC takes for the other side hanging up. None of this touches the data. It
-needs /proc, so outside Linux there is only gRPC's own limit.
+gRPC counts connections, but not by caller, and has no call that ends one. But the sockets belong to
+this process: they are found among its descriptors, recognised by their peers' addresses, and shut
+down, which gRPC takes for the other side hanging up. None of this touches the data. It needs /proc,
+so outside Linux there is only gRPC's own limit.
 
-In the same way every connection is told how long its packets may go unanswered. gRPC has one number
-for that and for answers to its own pings, which must be long where links are slow.
+In the same way, the system learns for every connection how long packets may go unacknowledged. gRPC
+has a single number for that and for answers to its own pings, which must be large for slow links.
 """
 
 import asyncio
@@ -26,19 +26,19 @@ from weakref import WeakKeyDictionary
 
 from sdfeel.live.transport.limits import Limits
 
-LOOK = 0.2  # seconds between two looks
+LOOK = 0.2  # seconds between two checks
 OTHER_DESCRIPTORS = 120  # of files, pipes and connections that this process makes
-LAST_WORD = 0.5  # seconds that a denied caller has to hear why
+LAST_WORD = 0.5  # seconds in which a denied caller can still read why
 _OWN = "/proc/self/fd"
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
 _TCP_RTO_MAX_MS = 44  # Linux 6.15; Python has no name for it yet
-_LONGEST_RETRY = 1000  # milliseconds between two tries to send a packet, where the system can do it
+_LONGEST_RETRY = 1000  # milliseconds between two tries to send a packet, on kernels that can
 Key = tuple[str, int]  # an address and a port
 
 
 @dataclass
 class Connection:
-    """One accepted connection. It has an owner as soon as an authorised call came over it."""
+    """An accepted connection. The first authorised call over it makes the caller its owner."""
 
     inode: int
     descriptor: int
@@ -61,7 +61,7 @@ class Connection:
 
 @dataclass
 class _Calls:
-    """Who calls over a connection, and how many calls are under way."""
+    """The caller on a connection, and how many calls are under way."""
 
     owner: tuple[str, str]
     count: int = 0
@@ -80,10 +80,10 @@ class ConnectionGuard:
     _others: set[int] = field(default_factory=set)  # inodes of sockets that are not ours
     _by_peer: dict[Key, Connection] = field(default_factory=dict)
     _denied: dict[Key, float] = field(default_factory=dict)  # when to end them
-    _calls: dict[Key, "_Calls"] = field(default_factory=dict)  # under way, or since the last look
+    _calls: dict[Key, "_Calls"] = field(default_factory=dict)  # under way, or since the last check
 
     async def run(self) -> None:
-        """Check again and again."""
+        """Check for ever, every `LOOK` seconds."""
         while sys.platform == "linux":
             self.look()
             await asyncio.sleep(LOOK)
@@ -94,7 +94,7 @@ class ConnectionGuard:
         key = parsed(peer)
         calls = self._calls.setdefault(key, _Calls((serial, name)))
         calls.owner, calls.count = (serial, name), calls.count + 1
-        mine = self._by_peer.get(key)  # a new connection is found at the next look
+        mine = self._by_peer.get(key)  # a new connection is found at the next check
         if mine is not None:
             mine.owner, mine.calls = calls.owner, calls.count
         try:
@@ -106,11 +106,11 @@ class ConnectionGuard:
                 mine.owner, mine.calls, mine.used = calls.owner, calls.count, self.clock()
 
     def deny(self, peer: str) -> None:
-        """A caller from there was not accepted: its connection ends once it has been told."""
+        """End a denied caller's connection soon, once it has had time to read why."""
         self._denied.setdefault(parsed(peer), self.clock() + LAST_WORD)
 
     def look(self) -> None:
-        """Find new connections, forget closed ones, and end those that are too many."""
+        """Find new connections, forget closed ones, and end those that may not stay."""
         with suppress(OSError):
             self._find()
         now = self.clock()
@@ -155,7 +155,7 @@ class ConnectionGuard:
             if one.owner is not None and not self.permits(*one.owner):
                 self._denied.setdefault(one.peer, now + LAST_WORD)
         yield from (one for one in everyone if self._denied.get(one.peer, now + 1) <= now)
-        here = self._by_peer  # others have hung up, and their ports may become somebody else's
+        here = self._by_peer  # forget who has hung up: another caller may get that port
         self._denied = {key: end for key, end in self._denied.items() if key in here or end > now}
         fresh = [one for one in everyone if one.owner is None]
         limits = self.limits
@@ -185,7 +185,7 @@ def _own_sockets() -> dict[int, int]:
     for descriptor in map(int, os.listdir(_OWN)):
         try:
             found = os.fstat(descriptor)
-        except OSError:  # that of the list itself, which is closed by now
+        except OSError:  # the descriptor of the listing itself, which is closed by now
             continue
         if S_ISSOCK(found.st_mode):
             here[found.st_ino] = descriptor
@@ -198,9 +198,9 @@ _hastened: "WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Future[None]]" 
 
 
 def hasten(limits: Limits) -> None:
-    """From now on this process's connections notice soon that their packets get lost.
+    """Make all connections of this process notice lost packets soon, as long as the loop runs.
 
-    Once for each event loop; it ends with it.
+    One task per event loop does it; calling this again changes nothing.
     """
     loop = asyncio.get_running_loop()
     if sys.platform == "linux" and loop not in _hastened:
@@ -223,8 +223,8 @@ def _set_patience(descriptor: int, seconds: float) -> None:
     with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
         if copy.family in _INTERNET and copy.type == socket.SOCK_STREAM:
             copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(seconds * 1000))
-            # The system asks, too: gRPC sends no second ping while it waits for the first one's
-            # answer, and that may have been lost together with the other end of the connection.
+            # The system probes, too: while gRPC waits for the answer to a ping it sends no other,
+            # and that answer may have been lost together with the other end of the connection.
             copy.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
             copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
@@ -241,12 +241,12 @@ def _grouped(
 
 
 def _too_many(connections: list[Connection], most: int) -> list[Connection]:
-    """Random callers that have not said who they are, so that a crowd cannot outwait one."""
+    """The excess, chosen at random, so that a crowd cannot push out an honest newcomer."""
     return random.sample(connections, max(0, len(connections) - most))
 
 
 def _unused(connections: list[Connection], most: int) -> list[Connection]:
-    """The connections above the limit that were used least recently, and have no call now."""
+    """The excess: idle connections, those used least recently first."""
     idle = sorted((one for one in connections if not one.calls), key=lambda one: one.used)
     return idle[: max(0, len(connections) - most)]
 

@@ -1,8 +1,8 @@
 """Why a connection failed: a plain TLS handshake distinguishes an outage from a lack of trust.
 
-gRPC reports both as UNAVAILABLE. Here the certificate of the peer is checked step by step. That
-the peer does not trust us shows in TLS 1.3 only after our own handshake is done: it hangs up
-without a byte, where a server that accepts us returns our greeting.
+gRPC reports both as UNAVAILABLE. Here the peer's certificate is checked step by step. In TLS 1.3, a
+peer that does not trust us shows it only after our side of the handshake is done: it hangs up
+without sending a byte, while a server that accepts us answers our greeting.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACK
 
 
 async def probe(address: str, identity: Identity, meant: Name, seconds: float) -> str | None:
-    """The serial number of the peer's certificate if all is well, None if it is out of reach.
+    """The serial number of the peer's certificate; None if the peer cannot be reached.
 
     Raises `NotTrusted` if one side does not accept the other.
     """
-    with contextlib.suppress(OSError, TimeoutError, UnicodeError):  # the last of impossible names
+    with contextlib.suppress(OSError, TimeoutError, UnicodeError):  # UnicodeError: invalid host
         async with asyncio.timeout(seconds):
             try:
                 serial, welcome = await _shake(address, identity, meant)
-                if not welcome:  # once may mean a server that died at this very moment
+                if not welcome:  # perhaps the server died at this very moment: try once more
                     serial, welcome = await _shake(address, identity, meant)
             except ssl.SSLCertVerificationError as error:
                 raise NotTrusted(_about_theirs(address, meant, error.verify_code)) from None
@@ -52,7 +52,7 @@ async def probe(address: str, identity: Identity, meant: Name, seconds: float) -
 
 
 async def _shake(address: str, identity: Identity, meant: Name) -> tuple[str, bool]:
-    """The serial number that the peer shows, and whether it says anything after seeing ours."""
+    """The serial number that the peer shows, and whether it answers once it has seen ours."""
     host, _, port = address.rpartition(":")
     reader, writer = await asyncio.open_connection(
         host.strip("[]"), int(port), ssl=_context(identity), server_hostname=meant.dns
@@ -70,7 +70,7 @@ async def _shake(address: str, identity: Identity, meant: Name) -> tuple[str, bo
 
 
 def _context(identity: Identity) -> ssl.SSLContext:
-    """Checks the chain and the dates; the name is ours to check, for a better sentence."""
+    """TLS checks the chain and the dates; we check the name, for a better error message."""
     context = ssl.create_default_context(cadata=identity.ca.decode())
     context.check_hostname = False
     context.load_cert_chain(identity.directory / CERT, identity.directory / KEY)
@@ -90,7 +90,10 @@ def _recognised(pem: str, address: str, meant: Name) -> str:
 
 def _about_theirs(address: str, meant: Name, code: int) -> str:
     if code == _EXPIRED:
-        return f"the certificate of {meant} at {address} has expired: issue it a new one"
+        return (
+            f"the certificate of {meant} at {address} has expired: renew it with "
+            f"`sdfeel deploy renew`"
+        )
     if code == _NOT_YET:
         return f"the certificate of {meant} at {address} is not valid yet: compare the clocks"
     return f"the certificate at {address} is not from our authority, so it cannot be {meant}"

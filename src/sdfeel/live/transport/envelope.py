@@ -15,18 +15,18 @@ from sdfeel.live.transport.errors import Refused
 from sdfeel.live.transport.limits import CHUNK, INLINE, Limits
 from sdfeel.version import __version__
 
-VERSION = 3  # of the protocol; nodes that speak another one refuse each other by name
+VERSION = 3  # of the protocol; nodes with different versions refuse each other, naming both
 METHOD = "/sdfeel.live.Node/Call"
-GO = b"go"  # the receiver's word that the body may be sent
+GO = b"go"  # the receiver's permission to send the body
 _FIELDS = {"version", "kind", "header", "size"}
-DEEPEST = 16  # lists and objects inside one another: whoever handles them may recurse
+DEEPEST = 16  # levels of nested lists and objects, which code may walk by recursion
 _BRACKETS = re.compile(r"[\[\]{}]")
 _KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """What a message is, before any of its body. `size` is None if there is no body."""
+    """A message's kind, header and the size of its body; `size` is None if it has none."""
 
     kind: str
     header: dict[str, Any] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Envelope:
 
 
 def opened(message: bytes | None, limits: Limits) -> tuple[Envelope, bytes | None]:
-    """The envelope in a stranger's first message and the body, if it is there; or `Refused`."""
+    """The envelope in an untrusted first message, and the body if it came along; or `Refused`."""
     if message is None:
         raise Refused("the stream ended before its header")
     head, mark, body = message.partition(b"\n")
@@ -65,7 +65,7 @@ def opened(message: bytes | None, limits: Limits) -> tuple[Envelope, bytes | Non
 
 
 def decode(message: bytes, most: int) -> Envelope:
-    """The envelope in a message from a stranger, or `Refused`."""
+    """The envelope in an untrusted message, or `Refused`."""
     if len(message) > most:
         raise Refused(f"the header has {len(message):,} bytes, but may have {most:,}")
     try:
@@ -89,7 +89,7 @@ def decode(message: bytes, most: int) -> Envelope:
 
 
 def chunks(body: bytes) -> Iterator[bytes]:
-    """The body in pieces that a stream carries."""
+    """The body in chunks, as a stream carries it."""
     for start in range(0, len(body), CHUNK):
         yield body[start : start + CHUNK]
 
@@ -105,7 +105,7 @@ def strict(text: str) -> Any:
 
 
 def deepest(text: str) -> int:
-    """How many lists and objects are inside one another at most, or more: strings are not read.
+    """The deepest nesting of lists and objects, or more: brackets in strings count, too.
 
     >>> deepest('{"a": [1, [2]], "b": {}}')
     3

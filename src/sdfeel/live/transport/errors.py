@@ -3,9 +3,9 @@
 SdfeelError
 +-- Unreachable   an outage: try again later
 +-- NotTrusted    one side does not accept the other's identity: a person must act
-+-- Unable        this node cannot do its part for now: the caller tries again later
++-- Unable        this node cannot do its part now: the caller should try again later
 +-- Refused       the peer understood and said no: do not repeat the same request
-    +-- Rejected  tensors that do not pass the checks
+    +-- Rejected  what was sent does not pass the checks
 """
 
 from sdfeel.core.errors import SdfeelError
@@ -20,11 +20,11 @@ class NotTrusted(SdfeelError):
 
 
 class Unable(SdfeelError):
-    """A handler raises it where it cannot keep what it is told, for lack of a disk, say."""
+    """This node cannot do what was asked, for example because its disk is full."""
 
 
 class Refused(SdfeelError):
-    """The peer answered no. A handler raises it, and the caller receives it with its reason."""
+    """The peer said no. Raised by its handler, and again at the caller with the same reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -32,4 +32,4 @@ class Refused(SdfeelError):
 
 
 class Rejected(Refused):
-    """Received tensors break a rule: size, hash, schema, finiteness or norm."""
+    """What was sent breaks a rule: on size, hash, schema, finite values, norm or signature."""

@@ -1,4 +1,4 @@
-"""The calling side: one peer, found at an address and recognised by its name."""
+"""The calling side: one peer, found at an address and recognised by the name it proves."""
 
 import asyncio
 import random
@@ -25,11 +25,11 @@ from sdfeel.live.trust.names import Name
 
 Code = grpc.StatusCode
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 2.0
-_PROBE_EVERY = 1.0  # seconds between handshakes that ask why
-_REFUSED_EVERY = 10.0  # the same where nobody listens: a server that is back has enough to do
-_REFUSED = "Connection refused"  # in gRPC's words, as are those about a name without an address
+_PROBE_EVERY = 1.0  # seconds between handshakes that find out why a call failed
+_REFUSED_EVERY = 10.0  # the same if nobody listens: a server that comes back has enough to do
+_REFUSED = "Connection refused"  # these and the next are gRPC's words
 _NO_ADDRESS = ("errors resolving", "DNS resolution failed")
-_MOST_LOST = 8  # channels without an address; calls on older ones have ended
+_MOST_LOST = 8  # channels that are kept although they found no address; older ones are closed
 _PROBE_SECONDS = 5.0
 _LONGEST_REASON = 500
 _OUTCOMES = {Unreachable: "unreachable", NotTrusted: "denied"}
@@ -62,15 +62,15 @@ class Peer:
     ) -> None:
         self.address, self.limits = address, limits
         self.name = Name.parse(expected_name, identity.parsed.federation)
-        self._wallet, self._used = Wallet(identity, tell), identity  # by the open channel
+        self._wallet, self._used = Wallet(identity, tell), identity  # the open channel's
         self._allow = allow
         self._channel: grpc.aio.Channel | None = None
         self._old: list[grpc.aio.Channel] = []
-        self._lost: list[grpc.aio.Channel] = []  # which did not find the address
-        self._server_name = ""  # what TLS asks of the certificate, fixed when connecting
+        self._lost: list[grpc.aio.Channel] = []  # channels that did not find the address
+        self._server_name = ""  # the name that TLS must find in the certificate, once connected
         self._probed = float("-inf")
         self._outage = _Outage(f"{self.name} at {address}", tell)
-        self.audit: Callable[[AuditedCall], None] = lambda call: None  # what became of our calls
+        self.audit: Callable[[AuditedCall], None] = lambda call: None  # records how our calls ended
 
     async def call(
         self,
@@ -82,8 +82,8 @@ class Peer:
     ) -> Reply:
         """Send a message and return the answer, trying again through outages until `timeout`.
 
-        Bodies in transit may take longer, as long as slow links need for their size. A message may
-        arrive more than once, so its effect must not depend on how often it does.
+        Bodies may take longer, as long as a slow link needs for their size. A message may arrive
+        more than once, so it must have the same effect however often it arrives.
         """
         try:
             reply = await self._call(kind, header, body, timeout)
@@ -151,10 +151,10 @@ class Peer:
             self._channel = None
 
     async def _look_up_again(self) -> None:
-        """Begin anew with the address: gRPC asks for a name again after two minutes at worst."""
+        """Look the address up again now; gRPC itself may wait two minutes before it does."""
         channel = self._channel
         if channel is not None and channel.get_state() is not grpc.ChannelConnectivity.READY:
-            self._lost.append(channel)  # unless another call has found it in the meantime
+            self._lost.append(channel)  # READY would mean that another call has found it
             self._channel = None
         if len(self._lost) > _MOST_LOST:
             await self._lost.pop(0).close(grace=1.0)
@@ -225,7 +225,8 @@ class Peer:
             self._let_go()
         if me.expired():
             raise NotTrusted(
-                f"our own certificate, {me.name}, expired on {me.expires:%Y-%m-%d}: issue a new one"
+                f"our own certificate, {me.name}, expired on {me.expires:%Y-%m-%d}: renew it with "
+                f"`sdfeel deploy renew`"
             )
         wanted = self._server_names()
         if self._server_name not in wanted:
@@ -240,7 +241,7 @@ class Peer:
         return self._channel
 
     def _server_names(self) -> tuple[str, ...]:
-        """The names that the peer's certificate may carry: several while it is being rotated."""
+        """The names that the peer's certificate may have: several while it is being rotated."""
         if self._allow is None:
             return (self.name.dns,)
         serials = self._allow.serials(str(self.name))
@@ -249,9 +250,9 @@ class Peer:
         return tuple(self.name.pinned(serial) for serial in serials)
 
     async def _judged(self, error: grpc.aio.AioRpcError, left: float) -> str | None:
-        """What went wrong if trying again may help; None if time is up; otherwise it raises."""
+        """What went wrong, if trying again may help; None if time is up. Otherwise raises."""
         code = error.code()
-        reason = printable(error.details() or code.name)[:_LONGEST_REASON]  # anybody's words
+        reason = printable(error.details() or code.name)[:_LONGEST_REASON]  # from a stranger
         if code is Code.FAILED_PRECONDITION:
             raise Refused(reason) from None
         if code in (Code.PERMISSION_DENIED, Code.UNAUTHENTICATED):
@@ -268,7 +269,7 @@ class Peer:
         return None if code is Code.DEADLINE_EXCEEDED else reason
 
     async def _ask_why(self, left: float, every: float) -> None:
-        """Find out whether it is an outage at all, but not at every attempt."""
+        """Raise `NotTrusted` if this is no outage; finds out by a handshake, but not every time."""
         now = asyncio.get_running_loop().time()
         if now - self._probed < every and left > _FIRST_WAIT:
             return
@@ -288,7 +289,7 @@ class Peer:
             self._server_name = shown
 
     async def _shown(self, seconds: float) -> str | None:
-        """The serial number that the peer shows; None if it shows none, or is back already."""
+        """The serial number of the peer's certificate; None if it shows none or is back already."""
         asked = asyncio.ensure_future(probe(self.address, self._used, self.name, seconds))
         back = asyncio.ensure_future(self._connected().channel_ready())
         try:
@@ -302,7 +303,7 @@ class Peer:
 
 @dataclass
 class _Outage:
-    """Tells people when a peer does not answer, and when it does again; no more than that."""
+    """Logs that a peer does not answer, and that it answers again, but not every attempt."""
 
     peer: str
     tell: Callable[[str], None]
@@ -325,13 +326,13 @@ class _Outage:
 
 
 async def _status(rpc: Any) -> grpc.aio.AioRpcError:
-    """Why a call ended, which a write into it does not reveal."""
+    """The reason why a call ended; a failed write into it does not tell."""
     first, last = await rpc.initial_metadata(), await rpc.trailing_metadata()
     return grpc.aio.AioRpcError(await rpc.code(), first, last, await rpc.details())
 
 
 def _waits() -> Iterator[float]:
-    """Exponential, with jitter, so that many nodes do not come back at the same moment."""
+    """Pauses that double, with jitter, so that many nodes do not call at the same moment."""
     longest = _FIRST_WAIT
     while True:
         yield longest * random.uniform(0.5, 1.0)

@@ -1,4 +1,4 @@
-"""The serving side: the certificate says who calls, then each limit is checked in order."""
+"""The serving side: the certificate tells who calls, then one limit after another is checked."""
 
 import asyncio
 import logging
@@ -50,14 +50,14 @@ Authorise = Callable[[Caller, str, dict[str, Any]], None]
 
 
 class _Abort(Exception):
-    """Ends a call with a status; `what` is how it is counted."""
+    """Ends a call with a status; `what` is the word under which it is counted."""
 
     def __init__(self, what: str, code: Code, reason: str) -> None:
         self.what, self.code, self.reason = what, code, reason
 
 
 class Server:
-    """Serves one handler. `counts` says how calls ended, for metrics."""
+    """Serves one handler. `counts` has the number of calls by how they ended, for metrics."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Server:
         self._watch: asyncio.Future[None] | None = None
         self._active: Counter[str] = Counter()  # calls by serial number
         self._uploads: Counter[str] = Counter()  # bodies on their way, by serial number
-        self._downloads: Counter[str] = Counter()  # long answers on their way, likewise
+        self._downloads: Counter[str] = Counter()  # long answers on their way, by serial number
 
     async def start(
         self,
@@ -84,7 +84,7 @@ class Server:
     ) -> int:
         """Listen on `host:port` and return the port, which the system chooses if it is 0.
 
-        `authorise` sees who calls and the header before any of the body is read; it raises
+        `authorise` sees the caller and the header before any of the body is read, and raises
         `Refused` to turn the call away.
         """
         self._name, self._allow = identity.name, allow
@@ -141,7 +141,7 @@ class Server:
             self._audit(AuditedCall(*who, talk.kind, outcome, *moved, context.peer(), reason))
 
     def _may_tell(self, what: str) -> bool:
-        """Has nothing of this kind been told for a while?"""
+        """Has no line of this kind been logged for a while?"""
         now = asyncio.get_running_loop().time()
         if now - self._told.get(what, float("-inf")) < _REPORT_EVERY:
             return False
@@ -164,7 +164,7 @@ class Server:
         return str(name), serial
 
     def _caller(self, called: str, serial: str) -> Caller:
-        """The caller, which must be on the allow-list and of this federation, or is turned away."""
+        """The caller, if it belongs to this federation and is on the allow-list."""
         name = Name.parse(called)
         me = Name.parse(self._name)
         if name.federation != me.federation:
@@ -177,7 +177,7 @@ class Server:
 
     @contextmanager
     def _place(self, taken: Counter[str], caller: Caller, most: int, what: str) -> Iterator[None]:
-        """One certificate cannot take the others' places."""
+        """Limits what one certificate may have running, so that others find room."""
         if taken[caller.serial] >= most:
             reason = f"{caller.name} has {most} {what} running: wait for one to end"
             raise _Abort("busy", Code.RESOURCE_EXHAUSTED, reason)
@@ -190,7 +190,7 @@ class Server:
                 del taken[caller.serial]
 
     async def _bounded(self, caller: Caller, talk: Conversation) -> None:
-        """The call within its deadline, not counting transfers; every failure has its status."""
+        """Serve a call within its deadline, not counting transfers; turn failures into statuses."""
         seconds = self._limits.call_seconds
         try:
             async with asyncio.timeout(seconds) as clock:
@@ -240,7 +240,7 @@ class Server:
         self.counts["answered"] += 1
 
     def _extend(self, clock: asyncio.Timeout, size: int) -> None:
-        """Give a body the time that a slow link needs for it."""
+        """Extend the deadline by the time that a slow link needs for a body."""
         when = clock.when()
         assert when is not None
         clock.reschedule(when + self._limits.transfer_seconds(size))
@@ -253,7 +253,7 @@ class Server:
 
 
 def _credentials(wallet: Wallet) -> grpc.ServerCredentials:
-    """What TLS shows and whom it trusts, read from the files at every handshake."""
+    """The certificate that TLS shows and the authorities it trusts, read at every handshake."""
     shown = wallet.current()
 
     def config(identity: Identity) -> Any:
@@ -274,7 +274,7 @@ def _credentials(wallet: Wallet) -> grpc.ServerCredentials:
 
 
 def _brief(reason: str) -> str:
-    """A reason may quote what a stranger sent."""
+    """A short, printable reason: it may quote what a stranger sent."""
     return printable(reason.encode("ascii", "backslashreplace").decode()[:_LONGEST_REASON])
 
 

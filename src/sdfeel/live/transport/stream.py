@@ -15,27 +15,27 @@ T = TypeVar("T")
 
 
 class CallStream(Protocol):
-    """What a caller's call and a server's context have in common."""
+    """The part that a caller's call and a server's context have in common."""
 
     def read(self) -> Awaitable[Any]: ...
     def write(self, message: bytes, /) -> Awaitable[None]: ...
 
 
 class Stalled(Exception):
-    """The other side neither sent nor took anything for too long; it says what was awaited."""
+    """The other side neither sent nor took anything for too long."""
 
 
 class Conversation:
-    """A stream and the limits that hold on it; counts the bytes that pass."""
+    """A stream and its limits; counts the bytes that pass."""
 
     def __init__(self, stream: CallStream, limits: Limits) -> None:
         self._stream, self._limits = stream, limits
         self.bytes_in = self.bytes_out = 0
-        self.kind = ""  # of a call that may be made
+        self.kind = ""  # of the call, once it is authorised
         self._heard = False
 
     async def receive(self, seconds: float | None = None) -> bytes | None:
-        """The next message, or None at the end; the other side may think for `seconds`."""
+        """The next message, or None at the end; waits for `seconds`, or as long as for a chunk."""
         message = await self._within(self._stream.read(), seconds)
         self._heard = True
         if message is grpc.aio.EOF:
@@ -44,11 +44,11 @@ class Conversation:
         return bytes(message)
 
     async def receive_envelope(self, seconds: float | None = None) -> tuple[Envelope, bytes | None]:
-        """The first message, whose announced body is small enough; a short one comes with it."""
+        """The first message: an envelope, with its body if that is short. Checks its limits."""
         return opened(await self.receive(seconds), self._limits)
 
     async def receive_body(self, size: int) -> bytes:
-        """The body, as long as announced and in whole chunks: many small ones would cost memory."""
+        """The body, as long as announced, in full chunks: many small ones would cost memory."""
         parts: list[bytes] = []
         for start in range(0, size, CHUNK):
             due = min(CHUNK, size - start)
@@ -61,7 +61,7 @@ class Conversation:
         return b"".join(parts)
 
     async def send(self, message: bytes, seconds: float | None = None) -> None:
-        """Send one message; a reader that stops reading does not hold us up for ever."""
+        """Send one message; raises `Stalled` if the other side stops reading."""
         await self._within(self._stream.write(message), seconds)
         self.bytes_out += len(message)
 
@@ -70,7 +70,7 @@ class Conversation:
             await self.send(chunk)
 
     async def _within(self, work: Awaitable[T], seconds: float | None) -> T:
-        """The other side has this long for an answer; by default, as long as for a chunk."""
+        """Wait for the other side, by default as long as for one chunk."""
         try:
             async with asyncio.timeout(self._limits.chunk_seconds if seconds is None else seconds):
                 return await work

@@ -1,7 +1,7 @@
-"""Tensors as bytes, and back only if they are what was agreed upon.
+"""Tensors as bytes, and back, but only if they have the agreed names, shapes and types.
 
-The format is safetensors: names, shapes, types and raw numbers. Nothing in it can name code. Here
-tensors are NumPy arrays, so that a device without torch uses the same code.
+The format is safetensors: names, shapes, types and raw numbers, and nothing that could be run as
+code. Tensors are NumPy arrays here, so that a device without torch uses the same module.
 """
 
 import hashlib
@@ -19,14 +19,14 @@ from sdfeel.live.transport.errors import Rejected
 
 Arrays = Mapping[str, NDArray[Any]]
 MODEL = "model"  # the name of the one tensor in every body
-CODE = "code"  # of a compressed one
-PIECE = 1 << 16  # numbers that are widened together, so that they stay in the cache
+CODE = "code"  # the same in a compressed body
+PIECE = 1 << 16  # numbers that are widened at once, so that they stay in the cache
 _LENGTH = 8  # bytes that hold the length of safetensors' own header
 
 
 @dataclass(frozen=True)
 class Schema:
-    """The names, shapes and types that a message must have, and with them its size."""
+    """The names, shapes and types that a message must have, which bound its size."""
 
     entries: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]  # sorted by name
 
@@ -41,12 +41,12 @@ class Schema:
 
     @property
     def header_bytes(self) -> int:
-        """A generous bound on safetensors' own header: four times what these names need."""
+        """A bound on safetensors' own header: about four times what these names need."""
         return 256 + sum(4 * len(name.encode()) + 256 + 24 * len(s) for name, s, _ in self.entries)
 
     @property
     def max_bytes(self) -> int:
-        """The most bytes that a packed message of this schema can have: the cap of its kind."""
+        """The most bytes that a packed message of this schema can have."""
         return _LENGTH + self.header_bytes + self.total_bytes
 
 
@@ -90,7 +90,7 @@ def _check_size(body: bytes, schema: Schema) -> None:
 
 
 def parsed(body: bytes) -> dict[str, NDArray[Any]]:
-    """The tensors in a body; of another's, only once size and hash are right."""
+    """The tensors in a body. Of another node's body, check size and hash first."""
     try:
         return safetensors.numpy.load(body)
     except Exception as error:  # the parser's errors have no common base
@@ -134,7 +134,7 @@ def _check_values(tensors: dict[str, NDArray[Any]], max_norm: float | None) -> N
 
 
 def _squares(tensor: NDArray[Any]) -> float:
-    """The sum of all squares in float64, without a wide copy of the whole."""
+    """The sum of all squares in float64, without a float64 copy of the whole tensor."""
     flat, total = tensor.reshape(-1), 0.0
     with np.errstate(over="ignore", invalid="ignore"):
         for begin in range(0, len(flat), PIECE):
@@ -146,5 +146,5 @@ def _squares(tensor: NDArray[Any]) -> float:
 def unpacked_model(
     body: bytes, schema: Schema, sha256: object, max_norm: float | None = None
 ) -> NDArray[Any]:
-    """The model in another node's message; `Rejected` unless it is what was agreed upon."""
+    """The model in another node's message, or `Rejected` if it fails a check."""
     return unpack(body, schema, sha256, max_norm)[MODEL]

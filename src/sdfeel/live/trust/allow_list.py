@@ -1,10 +1,9 @@
-"""The allow-list: which certificates a node accepts. Revocation is the removal of a line.
+"""The allow-list: which certificates a node accepts. To revoke one is to remove its line.
 
-One certificate per line, `<serial> <name>`; what follows a `#` is a comment. The file is read
-again as soon as it changes, so a running node needs no restart. Its last line is `# end` and the
-checksum of everything before it: a copy that is unfinished, cut short or mixed up with another
-lacks it, and the previous list stays in force. A list that was edited by hand ends with `# end`
-alone.
+It has one certificate per line, `<serial> <name>`; a `#` begins a comment. A running node reads the
+file again as soon as it changes. The last line is `# end` and the checksum of everything before it.
+A copy that is unfinished, cut short or mixed up with another lacks that line, and then the previous
+list stays in force. A list that was edited by hand ends with `# end` alone.
 """
 
 import hashlib
@@ -17,14 +16,14 @@ from sdfeel.core.run_files import ALLOW, TRUST, write_atomic
 from sdfeel.live.trust.names import Name
 
 END = "# end"
-TEXT = "utf-8-sig"  # some editors begin a file with a mark, which is no part of its first line
+TEXT = "utf-8-sig"  # some editors begin a file with a byte-order mark
 GONE = 5.0  # seconds without the file after which nobody is trusted
-SETTLED = 2.0  # seconds without a change after which a list without its mark counts as whole
+SETTLED = 2.0  # seconds without a change after which a list without a last line counts as whole
 _Stamp = tuple[int, int, int] | None
 
 
 class AllowList:
-    """The certificates in a file as it stands now, read whole or not at all."""
+    """The certificates in a file as it is now, read as a whole or not at all."""
 
     def __init__(
         self,
@@ -36,7 +35,7 @@ class AllowList:
         self._stamp: _Stamp = None  # of the list in force
         self._entries: frozenset[tuple[str, str]] = frozenset()
         self._marked = False  # does the list in force end as it should?
-        self._doubt: tuple[_Stamp, float] | None = None  # what is there instead, and since when
+        self._doubt: tuple[_Stamp, float] | None = None  # the file in its place, and since when
         if not self.path.is_file():
             raise DataError(f"there is no allow-list at {self.path}: copy the authority's {ALLOW}")
 
@@ -63,7 +62,7 @@ class AllowList:
         return self._entries
 
     def _acceptable(self, text: str, stamp: _Stamp) -> bool:
-        """A list that ends as it should; without its mark, one that is left alone for a while."""
+        """Does a list have the right last line or, without any, has it been left alone a while?"""
         if is_whole(text) or self._stamp is None:
             return True
         first = self._doubt is None or self._doubt[0] != stamp
@@ -77,7 +76,7 @@ class AllowList:
         return settled and not self._marked
 
     def _since(self, stamp: _Stamp) -> float:
-        """Seconds for which the file has been like this."""
+        """For how many seconds the file has been like this."""
         if self._doubt is None or self._doubt[0] != stamp:
             self._doubt = (stamp, self._clock())
         return self._clock() - self._doubt[1]
@@ -90,7 +89,7 @@ def permit(path: Path, serial: str, name: str) -> None:
 
 
 def revoke(path: Path | str, which: str) -> int:
-    """Remove a serial number, or every certificate of a name; return how many lines went."""
+    """Remove a serial number, or all certificates of a name; return how many lines were removed."""
     path = Path(path)
     lines = listed(path).splitlines()
     keep = [line for line in lines if which not in line.partition("#")[0].split()]
@@ -101,7 +100,7 @@ def revoke(path: Path | str, which: str) -> int:
 
 
 def listed(path: Path) -> str:
-    """The text of a list that a command changes."""
+    """The text of a list, for a command that changes it."""
     try:
         return path.read_text(encoding=TEXT)
     except OSError as error:
@@ -114,7 +113,7 @@ def listed(path: Path) -> str:
 
 
 def stamp_of(path: Path) -> _Stamp:
-    """What changes whenever a file does; None if it does not exist."""
+    """A value that differs whenever the file has changed; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -130,7 +129,7 @@ def _read(path: Path) -> str | None:
 
 
 def is_whole(text: str) -> bool:
-    """Does a list end with its last line, and that with the right checksum, if with any?
+    """Does a list have its last line, and in it the right checksum, or none?
 
     >>> is_whole("5a client\\n# end\\n"), is_whole("5a cli"), is_whole("5a client\\n# end 0\\n")
     (True, False, False)
@@ -140,7 +139,7 @@ def is_whole(text: str) -> bool:
 
 
 def _end(before: str) -> str:
-    """The last line of a list, after these."""
+    """The last line of a list that begins with these lines."""
     return f"{END} {hashlib.sha256(before.encode()).hexdigest()}"
 
 
@@ -151,6 +150,6 @@ def entries(text: str) -> frozenset[tuple[str, str]]:
 
 
 def _replace(path: Path, lines: list[str]) -> None:
-    """Replace the list: a reader sees the old one or the new one, never a part."""
+    """Replace the list: a reader sees the old one or the new one, never a mixture."""
     kept = [line for line in lines if line.split()[:2] != END.split()]
     write_atomic(path, "".join(line + "\n" for line in (*kept, _end("\n".join(kept)))).encode())

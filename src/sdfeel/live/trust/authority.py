@@ -46,8 +46,7 @@ def create_authority(
 
 
 def rotate_authority(directory: Path, days: float = 3650, now: datetime | None = None) -> None:
-    """Replace an authority's key; `ca.pem` holds the new certificate and, until they are retired,
-    the earlier ones."""
+    """Replace an authority's key; `ca.pem` keeps earlier certificates until they are retired."""
     _check_days(days)
     _, ca = _authority(directory)
     key, certificate = _self_signed(federation_of(ca), days, now or datetime.now(UTC))
@@ -162,7 +161,7 @@ def _builder(
 def _of_node(
     name: Name, hosts: Iterable[str], serial: str, ca: x509.Certificate
 ) -> list[tuple[x509.ExtensionType, bool]]:
-    """What makes a certificate a node's: only edge servers may be answered as servers."""
+    """The extensions of a node's certificate; only an edge server's lets it act as a server."""
     names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(str(name))]
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if name.role == "edge":
@@ -180,11 +179,11 @@ def _of_node(
 
 
 def named_host(host: str) -> x509.GeneralName:
-    """A host as certificates name it; InputError if it cannot be one."""
+    """A host in the form that certificates have; InputError if it is not one."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        # Programs take a name whose last part is a number for an address.
+        # A name whose last part is a number would be taken for an address.
         if len(host) > 253 or not _HOST.fullmatch(host) or host.rpartition(".")[2].isdigit():
             shown = f"'{host[:100]}...'" if len(host) > 100 else f"'{host}'"
             raise InputError(f"{shown} is neither an IP address nor a host name") from None

@@ -1,7 +1,8 @@
-"""A node's identity: a private key, a certificate whose SAN URI names it, and the authority's.
+"""A node's identity: its private key, its certificate and the authority's certificate.
 
-`sdfeel://<federation>/<role>/<number>` is the name. Servers carry it as a DNS name, too, so that
-TLS itself checks that the server that answers is the one that was meant, wherever it runs.
+The certificate names the node in a SAN URI, `sdfeel://<federation>/<role>/<number>`. A server's
+has the name as a DNS name, too, so that TLS itself checks that the right server answers, wherever
+it runs.
 """
 
 import base64
@@ -94,8 +95,8 @@ class Identity:
 class Wallet:
     """A node's identity as its files are now: a renewed one takes effect without a restart.
 
-    The three files are replaced one after another. While they do not fit together, or name somebody
-    else, the previous identity stays in force.
+    The three files are replaced one after another. While they do not fit together, or name another
+    node, the previous identity stays in force.
     """
 
     def __init__(self, identity: Identity, tell: Callable[[str], None] = lambda line: None) -> None:
@@ -113,13 +114,14 @@ class Wallet:
             self._stamps = stamps
             if found.name != self._identity.name:
                 self._tell(
-                    f"{found.directory} is {found.name}'s now, but this is {self._identity.name}: "
-                    f"the previous certificate stays in force"
+                    f"{found.directory} now has the certificate of {found.name}, but this node is "
+                    f"{self._identity.name}: the previous certificate stays in force"
                 )
             elif found != self._identity:
                 self._identity = found
                 self._tell(
-                    f"certificate {found.serial} from now on, valid until {found.expires:%Y-%m-%d}"
+                    f"using certificate {found.serial} from now on, valid until "
+                    f"{found.expires:%Y-%m-%d}"
                 )
         return self._identity
 
@@ -162,7 +164,7 @@ def _read(path: Path) -> bytes:
 
 @lru_cache(maxsize=4096)
 def described(pem: bytes) -> tuple[Name, str]:
-    """The one name and the serial number in a certificate."""
+    """The node's name and the serial number in a certificate."""
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value

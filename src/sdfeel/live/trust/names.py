@@ -52,7 +52,7 @@ class Name:
 
 
 def role_and_number(node: str) -> tuple[str, int] | None:
-    """What the short name of a node says, in the one way in which it is written.
+    """The role and number in a node's short name; None if it is written in any other way.
 
     >>> role_and_number("client-7"), role_and_number("client-07"), role_and_number("root-1")
     (('client', 7), None, None)
