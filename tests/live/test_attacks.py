@@ -188,7 +188,7 @@ def test_a_client_cannot_sign_what_its_server_chokes_on_when_the_round_ends(
         village.crash(0)
         village.start(0)
         await asyncio.sleep(0)
-        with pytest.raises(Rejected, match="client-3.s statement"):
+        with pytest.raises(Rejected, match="client-3's statement"):
             await village.edges[0].handle(who, "result", {**stamp, **signed}, start)
         village.crash(0)
 
