@@ -222,7 +222,7 @@ class Run:
         self.simulation = ready.simulation()
         drive = drive_of(ready, self.simulation)
         unused = () if parts is None else _unused(parts.scheme, parts.net, ready.cost)
-        told = _told(drive, (*ready.foreign, *ready.notes, *unused))
+        told = _with_notes(drive, (*ready.foreign, *ready.notes, *unused))
         to = [tracker(each) for each in experiment.tracking.to]
         self._events = tracked(told, to, ready.experiment)
         self.module = _module(ready)
@@ -230,7 +230,7 @@ class Run:
     def _keep(self, session: Session) -> None:
         """Let this be the run that `session` keeps in its directory."""
         self._session, self._engine = session, session.prepared.engine
-        self._events = _kept(session)
+        self._events = _session_events(session)
         self.module = _module(session.prepared)
 
     @classmethod
@@ -322,7 +322,7 @@ def _module(ready: Prepared) -> nn.Module:
     return build_model(ready.experiment, ready.data)
 
 
-def _kept(session: Session) -> Generator[Event]:
+def _session_events(session: Session) -> Generator[Event]:
     """A run's events, those of an earlier program included; at the end, its report is written."""
     directory = session.directory
     if (directory / EVENTS).is_file() and session.finished:
@@ -386,7 +386,7 @@ def _of_parts(own: Mapping[str, Any], parts: RunParts, personal: Personal | None
     return checked({**whole, **given, **section, **lists})
 
 
-def _told(drive: Drive, notes: Sequence[str]) -> Generator[Event]:
+def _with_notes(drive: Drive, notes: Sequence[str]) -> Generator[Event]:
     """All events, with notes after the first."""
     events = iter(drive)
     yield next(events)

@@ -14,7 +14,7 @@ from torch import Tensor
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import InputError, RunError, of_kind, whole_number
 from sdfeel.core.events import Evaluated, Event
-from sdfeel.core.named import is_path, spelled
+from sdfeel.core.named import is_path, recorded_name
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, MODEL, PAGE, PICTURE
 from sdfeel.engine.base import cores
 from sdfeel.experiment import grid as grids
@@ -76,29 +76,29 @@ def show(
     """
     of_kind("directory", directory, (str, PathLike), "a run's directory")
     path = Path(directory)
-    found = _show(path, target)
+    found = _show_run(path, target)
     if picture is not None:
         panels = {} if found.alone else _group(path).panels
         drawing.save(_picture(panels, found.histories, found.target, width), picture, width)
     return found
 
 
-def _show(path: Path, target: float | None) -> Shown:
+def _show_run(path: Path, target: float | None) -> Shown:
     if not (path / EVENTS).is_file():
-        return _shown(path, _group(path), target)
+        return _show_group(path, _group(path), target)
     history = History.of(path.name, store.read_events(path))
     history, text = replace(history, style=_style(path)), _experiment(path)
     goal = default_target([history]) if target is None else target
     page = pages.page("A run", [history], goal, text)
-    notes = [*_changed(path), *_write(path, curves.curves([history], goal), page)]
+    notes = [*_change_notes(path), *_write(path, curves.curves([history], goal), page)]
     return Shown(path, [history], goal, True, tuple(notes))
 
 
-def _shown(directory: Path, group: Group, target: float | None) -> Shown:
+def _show_group(directory: Path, group: Group, target: float | None) -> Shown:
     histories = _histories(directory, group)
     goal = default_target(histories) if target is None else target
     page = pages.page(group.title, histories, goal, group.experiment, list(group.notes))
-    changed = [note for each in group.directories(directory) for note in _changed(each)]
+    changed = [note for each in group.directories(directory) for note in _change_notes(each)]
     picture = _picture(group.panels, histories, goal)
     notes = [*dict.fromkeys(changed), *_write(directory, picture, page)]
     return Shown(directory, histories, goal, False, tuple(notes))
@@ -158,7 +158,7 @@ def _merged(label: str, directories: Sequence[Path]) -> History:
     return History.of(label, members[0].events) if one else History.mean(label, members)
 
 
-def _changed(directory: Path) -> list[str]:
+def _change_notes(directory: Path) -> list[str]:
     """A sentence about each file that is no longer what the run began with."""
     began = Provenance.kept(directory)
     changed = [] if began is None else changed_files(began)
@@ -315,7 +315,9 @@ class RunSet:
         """Refuse what cannot go together before any run begins, and not when its turn comes."""
         for first, *_ in self.group.lines.values():
             own, begun = self.experiments[first], (self.directory / first).exists()
-            if self._stopped or begun or is_path(spelled(own.data.name)):  # code may take long
+            if (
+                self._stopped or begun or is_path(recorded_name(own.data.name))
+            ):  # code may take long
                 continue
             with labelled(first):
                 settle(own)
@@ -334,7 +336,7 @@ class RunSet:
         if self.unfinished and not self._stopped:
             for _ in self.news():
                 pass
-        return _shown(self.directory, self.group, target)
+        return _show_group(self.directory, self.group, target)
 
     def records(self, target: float | None = None) -> list[dict[str, Any]]:
         """The table of `sdfeel compare`: a record for every line, with means over its seeds."""

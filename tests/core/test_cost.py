@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.core.arrays import ints
-from sdfeel.core.cost import Bill, Cost, Overheads, Power, _counted, fair
+from sdfeel.core.cost import Bill, Cost, Overheads, Power, _with_counts, fair_shares
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
 from sdfeel.core.mixing import average, broadcast, cloud_average, collect, gossip, nothing
@@ -188,7 +188,7 @@ def test_a_shared_line_is_full_or_not_needed_and_nobody_is_favoured(seed: int) -
     draws = np.random.default_rng(seed)
     rates = draws.uniform(0, 3, draws.integers(1, 12)) * (draws.random() < 0.9)
     capacity = float(draws.uniform(0.1, 15))
-    got = fair(rates, capacity)
+    got = fair_shares(rates, capacity)
     assert (got <= rates + 1e-12).all()
     assert got.sum() == pytest.approx(min(rates.sum(), capacity))
     limited = got < rates - 1e-9
@@ -239,7 +239,7 @@ def test_what_a_client_sends_costs_the_same_whichever_others_are_priced(seed: in
         seconds = seconds / cost.client_rates
     if share is not None:
         seconds[who] /= cost.link_times.speedup(share, who)
-    if cost.overheads.shares:
+    if cost.overheads.has_shared_lines:
         rates = np.divide(1e6, seconds, out=np.zeros(count), where=seconds > 0)
         slow = cost.overheads.shared(rates)
         seconds = np.divide(1e6, slow, out=np.zeros(count), where=slow > 0)
@@ -250,6 +250,6 @@ def test_what_a_client_sends_costs_the_same_whichever_others_are_priced(seed: in
 @given(st.lists(st.integers(0, 9), max_size=12))
 def test_numbers_are_counted_whether_or_not_they_are_in_order(numbers: list[int]) -> None:
     for each in (numbers, sorted(numbers), sorted(set(numbers))):
-        found, counts = _counted(ints(each))
+        found, counts = _with_counts(ints(each))
         assert dict(zip(found.tolist(), counts.tolist(), strict=True)) == Counter(each)
         assert found.tolist() == sorted(set(each))

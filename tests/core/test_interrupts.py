@@ -10,7 +10,7 @@ from tests.waiting import finished
 # In a program of its own: only there nothing that multiprocessing needs is running yet.
 PROGRAM = """
     import multiprocessing as mp, signal, sys
-    from sdfeel.core.interrupts import deaf_children
+    from sdfeel.core.interrupts import ctrl_c_blocked_in_children
 
     def child(pipe):
         hears = signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -21,7 +21,7 @@ PROGRAM = """
         context.set_forkserver_preload(["pressed", "sdfeel.deploy.ctrl_c_again"])
         ours, theirs = context.Pipe()
         process = context.Process(target=child, args=(theirs,))
-        with deaf_children():
+        with ctrl_c_blocked_in_children():
             process.start()
         print(*ours.recv(), flush=True)
         process.join()

@@ -57,7 +57,9 @@ def test_every_sum_has_as_many_clients_as_it_needs(least: int, deadline: float, 
 
 
 def test_a_server_without_a_sum_keeps_its_model() -> None:
-    simulation = Simulation(Decisions.of(Some(tau2=9), ring_of_four(), faded()).in_sums, uneven())
+    simulation = Simulation(
+        Decisions.of(Some(tau2=9), ring_of_four(), faded()).with_masked_sums, uneven()
+    )
     asked = np.bincount(ring_of_four().home[whims(0, 0)], minlength=4)
     next(simulation)
     moved = (simulation.state.servers != uneven().initial()).any(dim=1)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sdfeel.core import graphs
 from sdfeel.core.cost import Bill, Cost, Overheads
-from sdfeel.core.decide import Begun, Decisions, hears
+from sdfeel.core.decide import Begun, Decisions, uses_hearsay
 from sdfeel.core.mixing import Mixing, star_among
 from sdfeel.core.network import RECENT, Network, clustered
 from sdfeel.core.outages import Outages
@@ -48,7 +48,7 @@ def test_a_reused_round_is_what_a_new_network_would_decide(
 ) -> None:
     kept, anew = (decisions(scheme, graph, disturbed, seed) for _ in range(2))
     draws = np.random.default_rng(seed)
-    clocks = Clocks.fresh(len(kept.net.servers), hears(kept))
+    clocks = Clocks.fresh(len(kept.net.servers), uses_hearsay(kept))
     begun: list[Begun | None] = [None] * len(kept.lanes)
     ks, began = [0] * len(kept.lanes), [0] * len(kept.lanes)
     for number in draws.integers(0, len(kept.lanes), 40).tolist():
@@ -66,7 +66,7 @@ def test_a_reused_round_is_what_a_new_network_would_decide(
         known = about(began[number])
         begun[number] = found = kept.begun(before, *where, clocks, **known)
         anew_begun = Begun.of(renewed(anew).round(*where, clocks, **known), anew.net)
-        same(found, anew_begun, weighed=not kept._repeats)
+        same(found, anew_begun, weighed=not kept._asks_only_at_end)
 
 
 def decisions(scheme: Scheme, graph: str, disturbed: str, seed: int) -> Decisions:

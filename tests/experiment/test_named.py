@@ -170,8 +170,8 @@ def test_a_name_that_leads_nowhere_is_refused_with_the_key_or_the_name(
 
 def test_objects_without_a_name_are_recorded_by_what_they_hold() -> None:
     one, other = np.eye(3), np.eye(3)
-    assert named.spelled(one) == named.spelled(other) != named.spelled(2 * one)
-    assert named.spelled(one).startswith("object:ndarray-")
+    assert named.recorded_name(one) == named.recorded_name(other) != named.recorded_name(2 * one)
+    assert named.recorded_name(one).startswith("object:ndarray-")
     layer, same = nn.Linear(2, 2), nn.Linear(2, 2)
     same.load_state_dict(layer.state_dict())
     assert named.digest(layer) == named.digest(same)
@@ -181,15 +181,15 @@ def test_objects_without_a_name_are_recorded_by_what_they_hold() -> None:
     shift = 1
     assert named.digest(lambda x: x + shift) != named.digest(lambda x: x - shift)
     with pytest.raises(InputError, match="run that program again"):
-        named.imported(named.spelled(one))
+        named.imported(named.recorded_name(one))
 
 
 def test_two_modules_of_one_name_are_refused(tmp_path: Path, mine: str) -> None:
-    named.beside(tmp_path)
+    named.search_in(tmp_path)
     named.imported(f"{mine}:net")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / f"{mine}.py").write_text("def net(): ...\n")
-    named.beside(tmp_path / "elsewhere")
+    named.search_in(tmp_path / "elsewhere")
     with pytest.raises(InputError, match=f"two modules are called '{mine}'"):
         named.imported(f"{mine}:net")
 

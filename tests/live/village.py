@@ -101,7 +101,7 @@ COST = Cost(np.array([1.0, 2.0, 1.5, 1.0, 3.0, 2.5]), 32.0 * SIZE, RATES)
 def decided(scheme: Scheme, net: Network, seed: int, packing: Packing | None) -> Decisions:
     """What all go by; with sums in place of messages, if that is how these are made."""
     found = Decisions.of(scheme, net, COST, seed, LOCAL)
-    return found if packing is None or packing.sums is None else found.in_sums
+    return found if packing is None or packing.sums is None else found.with_masked_sums
 
 
 def simulated(scheme: Scheme, net: Network, rounds: int, packing: Packing | None = None) -> Tensor:

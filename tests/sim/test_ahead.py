@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from sdfeel.core.cost import Cost
-from sdfeel.core.decide import Decisions, hears
+from sdfeel.core.decide import Decisions, uses_hearsay
 from sdfeel.core.errors import Diverged
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Scheme
@@ -116,7 +116,7 @@ def test_a_task_that_is_not_what_was_expected_is_trained_again() -> None:
 
 
 def test_only_schemes_that_ask_for_hearsay_pay_for_it() -> None:
-    asks = [scheme for scheme in (*SCHEMES, SDFeel()) if hears(decisions(scheme))]
+    asks = [scheme for scheme in (*SCHEMES, SDFeel()) if uses_hearsay(decisions(scheme))]
     assert asks == [SCHEMES[1]]
     run = Simulation(decisions(SCHEMES[0]), Wanders(1))
     next(run)

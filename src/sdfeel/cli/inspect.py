@@ -25,7 +25,7 @@ from sdfeel.cli.lazy import later
 from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.mixing import Agreement, agreement
-from sdfeel.core.named import spelled
+from sdfeel.core.named import recorded_name
 from sdfeel.core.network import Network
 from sdfeel.core.peers import NAMES
 from sdfeel.core.scheme import defaults, meanings
@@ -197,8 +197,8 @@ NEARLY = 1e-3  # of a disagreement is left when servers nearly agree
 def _agreements(net: Network, experiment: Experiment) -> list[tuple[str, Agreement]]:
     """How fast the servers of a graph agree: by the chosen rule, then by the others that fit."""
     own, found = experiment.network.mixing, []
-    for name in dict.fromkeys((spelled(own), *GOSSIP_RULES, *NAMES)):
-        given = own if name == spelled(own) else name
+    for name in dict.fromkeys((recorded_name(own), *GOSSIP_RULES, *NAMES)):
+        given = own if name == recorded_name(own) else name
         section = experiment.network.model_copy(update={"mixing": given})
         with suppress(InputError):  # it needs links that are not there
             fitting = build_network.build_mixing(
@@ -226,8 +226,8 @@ def _liars(net: Network, chosen: Experiment) -> dict[str, Any]:
     cluster, servers = build_liars.build_rules(chosen)
     found = breakdown_points.breakdown(net, cluster, servers)
     return {
-        "cluster_rule": spelled(chosen.robust.cluster),
-        "server_rule": spelled(chosen.robust.servers),
+        "cluster_rule": recorded_name(chosen.robust.cluster),
+        "server_rule": recorded_name(chosen.robust.servers),
         "each_cluster": list(found.clusters),
         "servers": found.servers,
         "hopeless_servers": found.hopeless,

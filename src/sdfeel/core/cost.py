@@ -88,13 +88,13 @@ class Overheads:
         return cls(**read)
 
     @property
-    def far(self) -> bool:
+    def has_delays(self) -> bool:
         """Do messages take time to travel, in addition to being sent?"""
         own = self.server_delays, self.cloud_delays
         return bool(self.delays) or any(each is not None for each in own)
 
     @property
-    def shares(self) -> bool:
+    def has_shared_lines(self) -> bool:
         """Do clients share a line?"""
         return self.cell_rate is not None or self.common_rate is not None
 
@@ -103,8 +103,8 @@ class Overheads:
         if self.cell_rate is not None and self.cells is not None:
             rates = rates.copy()
             for d in np.unique(self.cells[self.cells >= 0]):
-                rates[self.cells == d] = fair(rates[self.cells == d], self.cell_rate)
-        return rates if self.common_rate is None else fair(rates, self.common_rate)
+                rates[self.cells == d] = fair_shares(rates[self.cells == d], self.cell_rate)
+        return rates if self.common_rate is None else fair_shares(rates, self.common_rate)
 
     def copies(self, clients: Ints, bits: float) -> float:
         """Seconds until each of `clients` has a copy of what all of them are sent."""
@@ -117,7 +117,7 @@ class Overheads:
         return seconds
 
 
-def _counted(numbers: Ints) -> tuple[Ints, Ints]:
+def _with_counts(numbers: Ints) -> tuple[Ints, Ints]:
     """Each number once, ascending, and how often it occurs."""
     if (numbers[1:] > numbers[:-1]).all():  # as in a single sum: nothing has to be sorted
         return numbers, np.ones(len(numbers), dtype=np.int64)
@@ -134,7 +134,7 @@ def _at_cloud(mixing: Mixing) -> Ints:
     return own
 
 
-def _at(wanted: Ints, numbers: Ints, values: Floats) -> Floats:
+def _values_at(wanted: Ints, numbers: Ints, values: Floats) -> Floats:
     """The values of the `wanted` numbers; 0 for those that are not among `numbers` (ascending)."""
     if len(wanted) == len(numbers) and wanted.tobytes() == numbers.tobytes():
         return values
@@ -148,12 +148,12 @@ def _differs(one: object, other: object) -> bool:
     return one is not other if isinstance(one, np.ndarray) else one != other
 
 
-def fair(rates: Floats, capacity: float) -> Floats:
+def fair_shares(rates: Floats, capacity: float) -> Floats:
     """What each gets of a line that all share: nobody gets less than another unless it wants less.
 
-    >>> fair(np.array([1.0, 4.0, 9.0]), 9.0)
+    >>> fair_shares(np.array([1.0, 4.0, 9.0]), 9.0)
     array([1., 4., 4.])
-    >>> fair(np.array([1.0, 4.0]), 9.0)
+    >>> fair_shares(np.array([1.0, 4.0]), 9.0)
     array([1., 4.])
     """
     found, left, count = rates.copy(), capacity, int((rates > 0).sum())
@@ -314,7 +314,7 @@ class Cost:
         who = work.down.rows
         busy = done[who] * self.step_seconds[who]
         compute = float(busy.max(initial=0)) if isinf(work.deadline) else work.deadline
-        sending = _at(who, *self._sending(mix.up, work))
+        sending = _values_at(who, *self._sending(mix.up, work))
         begins = busy if isinf(work.deadline) else compute
         arrives = begins + sending + np.where(sending > 0, self.delay(mix.up.via), 0.0)
         ends = arrives if work.ends is None else work.ends
@@ -331,7 +331,7 @@ class Cost:
             handled = self.overheads.message * self._most_taken(mix.up)
         if self.downlink:
             handled += self.overheads.message  # every client takes one, all at the same time
-        if self.calls and self._several(mix.up):
+        if self.calls and self._some_report_to_several(mix.up):
             handled += 2 * self.delay(mix.up.via)  # it asks again when all servers are done
         return Bill(
             compute=compute + self.overheads.round,
@@ -367,7 +367,7 @@ class Cost:
         """The clients that send, ascending, and for how many seconds. The others are left out, so
         that ten thousand lanes need not each look at all clients."""
         each = up.sources[up.sources >= 0] if up.sent is None else up.sent[:, 0]
-        senders, copies = _counted(each)
+        senders, copies = _with_counts(each)
         seconds, bits = np.full(len(senders), self.transfer(up.via)), self._bits(up.via)
         if self.cell_edge_rate is not None:
             seconds = np.where(copies > 1, bits / self.cell_edge_rate, seconds)
@@ -377,7 +377,7 @@ class Cost:
             speedup = np.ones(len(self.step_seconds))
             speedup[work.down.rows] = self.link_times.speedup(work.share, work.down.rows)
             seconds = seconds / speedup[senders]
-        if self.overheads.shares:
+        if self.overheads.has_shared_lines:
             rates = np.zeros(len(self.step_seconds))
             rates[senders] = np.divide(bits, seconds, out=np.zeros(len(seconds)), where=seconds > 0)
             slow = self.overheads.shared(rates)[senders]
@@ -385,7 +385,7 @@ class Cost:
         return senders, seconds
 
     @staticmethod
-    def _several(up: Mixing) -> bool:
+    def _some_report_to_several(up: Mixing) -> bool:
         """Does a client report to several servers?"""
         senders = up.sources[up.sources >= 0] if up.sent is None else up.sent[:, 0]
         return bool(np.bincount(senders).max(initial=0) > 1) if len(senders) else False
@@ -416,7 +416,7 @@ class Cost:
         transfers = crossings if mixing.relay is None else mixing.relay.transfers
         busy = transfers * one * float(slow.mean())
         seconds = mixing.legs * ways * one * float(slow.max())
-        if self.overheads.far:
+        if self.overheads.has_delays:
             delays = self._delays(mixing)
             seconds = mixing.legs * ways * float((one * slow + delays).max())
             if self.calls and mixing.legs and mixing.relay is None:

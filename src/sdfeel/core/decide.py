@@ -20,7 +20,7 @@ from sdfeel.core import outages
 from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.errors import InputError
-from sdfeel.core.masked_sums import PAIR, in_sums, unmasked
+from sdfeel.core.masked_sums import PAIR, clients_in_sums, without_small_sums
 from sdfeel.core.mixing import Mixing, in_steps, restricted, selected
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages
@@ -197,7 +197,7 @@ class Decisions:
         """How the round starts, its messages counted; `like` itself if it is the same."""
         asked = self.scheme.work(view)
         if self.least:
-            asked = in_sums(view.net, asked, self.least)
+            asked = without_small_sums(view.net, asked, self.least)
         if like is not None and view.local.factor == 1 and same_start(asked, like):
             return like
         away = asked.down.rows[view.net.home[asked.down.rows] < 0]
@@ -235,11 +235,11 @@ class Decisions:
         """The whole round, including what is done about late clients."""
         prices = self.cost if cost is None else cost
         plan = self.late.settle(view, prices, self.work(view), lambda done: self.mix(view, done))
-        return self._unmasked(view, plan) if self.least and plan.lost else plan
+        return self._without_broken_sums(view, plan) if self.least and plan.lost else plan
 
-    def _unmasked(self, view: View, plan: RoundPlan) -> RoundPlan:
+    def _without_broken_sums(self, view: View, plan: RoundPlan) -> RoundPlan:
         """The same plan without the sums for which too many clients were late."""
-        came = unmasked(view.net, plan.work.down.rows, plan.done > 0)
+        came = clients_in_sums(view.net, plan.work.down.rows, plan.done > 0)
         done = np.where(came, plan.done, 0)
         in_vain = int((plan.done > 0).sum() - came.sum())
         if not in_vain:
@@ -248,9 +248,9 @@ class Decisions:
         return RoundPlan(plan.work, done, plan.spent, mix, plan.lost + in_vain)
 
     @property
-    def in_sums(self) -> "Decisions":
+    def with_masked_sums(self) -> "Decisions":
         """The same where servers see only sums under masks, none smaller than in first rounds."""
-        return replace(self, least=max(PAIR, fewest(replace(self, least=0))))
+        return replace(self, least=max(PAIR, smallest_sum(replace(self, least=0))))
 
     def state(self, number: int, seconds: float) -> NetworkState:
         """What is up for a round that begins when `number` rounds of all lanes are over."""
@@ -300,12 +300,12 @@ class Decisions:
         return Decided(work, done, mix, bill, len(work.down.rows) - lost, state)
 
     @property
-    def _steady(self) -> bool:
+    def _undisturbed(self) -> bool:
         """Is everything always up, and does every round wait for everybody?"""
         return self.outages is None and self.late.seconds is None
 
     @cached_property
-    def _repeats(self) -> bool:
+    def _asks_only_at_end(self) -> bool:
         """May `begun` leave it to `ended` how the round ends? (One lane never calls `ended`.)"""
         return len(self.lanes) > 1 and repeats(self.scheme)
 
@@ -320,10 +320,10 @@ class Decisions:
         """The round that begins now; its price is that of `before`, the lane's last round, if they
         are alike. How much each model counts is settled only when the round has `ended`."""
         cost = self.cost.at(self.lanes[number], k, known["seconds"])
-        if before is not None and self._steady and cost is self.cost and cost.as_before(k):
+        if before is not None and self._undisturbed and cost is self.cost and cost.as_before(k):
             view = self.view(number, k, clocks, **known)
             if self.work(view, before.work) is before.work:
-                return before if self._repeats else self._as_before(view, cost, before)
+                return before if self._asks_only_at_end else self._as_before(view, cost, before)
         return Begun.of(self.round(number, k, clocks, **known), self.net)
 
     def ended(
@@ -336,7 +336,7 @@ class Decisions:
     ) -> Begun:
         """The round that began, as it ends by the clocks of now: they may weight models
         differently, but who works, for how long and at what price stays as it was."""
-        if not self._steady:
+        if not self._undisturbed:
             return Begun.of(self.round(number, k, clocks, **known), self.net)
         cost = self.cost.at(self.lanes[number], k, known["seconds"])
         return self._as_before(self.view(number, k, clocks, **known, cost=cost), cost, begun)
@@ -389,7 +389,7 @@ class Decisions:
         return RoundPlan(work, done, done, self.mix(view, done))
 
 
-def hears(decisions: Decisions) -> bool:
+def uses_hearsay(decisions: Decisions) -> bool:
     """Do servers need to know what each of them has heard of the others (`Clocks.heard`)?"""
     view = decisions.view(0, clocks=Clocks.fresh(len(decisions.net.servers), hearsay=False))
     try:
@@ -415,7 +415,7 @@ def _copies(net: Network, work: Work) -> int:
         count = int((holders >= 0).sum())
     else:
         clients = np.repeat(np.arange(len(work.down.rows)), np.diff(work.down.starts))
-        count = len(_once(clients[holders >= 0], holders[holders >= 0]))
+        count = len(_distinct(clients[holders >= 0], holders[holders >= 0]))
     if work.shift is not None:
         along = net.holder(work.shift.sources) >= 0
         count += int((along & (work.shift.sources < 0)).sum())
@@ -426,7 +426,7 @@ def _uploaded(net: Network, up: Mixing) -> Mixing:
     """A client sends its model to a server once, however many of its rows it goes into."""
     to = net.holder(np.repeat(up.rows, np.diff(up.starts)))
     crosses = (up.sources >= 0) & (to >= 0)
-    return replace(up, sent=_once(up.sources[crosses], to[crosses]))
+    return replace(up, sent=_distinct(up.sources[crosses], to[crosses]))
 
 
 def _exchanged(net: Network, stage: Mixing) -> Mixing:
@@ -438,10 +438,10 @@ def _exchanged(net: Network, stage: Mixing) -> Mixing:
         return stage
     to, of = net.holder(np.repeat(stage.rows, np.diff(stage.starts))), net.holder(stage.sources)
     crosses = (to != of) & (to >= 0)
-    return replace(stage, sent=_once(stage.sources[crosses], to[crosses]))
+    return replace(stage, sent=_distinct(stage.sources[crosses], to[crosses]))
 
 
-def _once(rows: Ints, to: Ints) -> Ints:
+def _distinct(rows: Ints, to: Ints) -> Ints:
     """(M, 2) messages (row, to whom)."""
     found = np.stack([rows, to], axis=1)
     if len(found) < 2:
@@ -450,7 +450,7 @@ def _once(rows: Ints, to: Ints) -> Ints:
     return ints(found[np.append(True, (found[1:] != found[:-1]).any(axis=1))])
 
 
-def fewest(decisions: Decisions) -> int:
+def smallest_sum(decisions: Decisions) -> int:
     """Clients in the smallest sum that a server makes, in each lane's first round."""
     found = []
     for view in decisions.first_views():

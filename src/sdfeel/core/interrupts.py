@@ -42,8 +42,8 @@ def uninterrupted() -> Iterator[None]:
 
 
 @contextmanager
-def deaf_children() -> Iterator[None]:
-    """Processes that are started meanwhile do not react to Ctrl-C until they `hear_again`."""
+def ctrl_c_blocked_in_children() -> Iterator[None]:
+    """Processes that are started meanwhile do not react to Ctrl-C until they `unblock_ctrl_c`."""
     with uninterrupted():
         resource_tracker.ensure_running()  # later, it would unblock the signal when it starts
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
@@ -53,7 +53,7 @@ def deaf_children() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def hear_again() -> None:
+def unblock_ctrl_c() -> None:
     """React to Ctrl-C from now on, but not to one that came before."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

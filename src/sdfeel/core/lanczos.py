@@ -26,28 +26,28 @@ def largest_modulus(product: Callable[[Floats], Floats], size: int) -> float:
     before, vector = np.zeros(size), np.random.default_rng(0).standard_normal(size)
     vector /= np.linalg.norm(vector)
     diagonal: list[float] = []
-    beside: list[float] = []
+    off_diagonal: list[float] = []
     look, last, scale = FIRST, -1.0, 0.0
     while True:
         new = product(vector)
         diagonal.append(float(vector @ new))
         new -= diagonal[-1] * vector
-        new -= (beside[-1] if beside else 0.0) * before
+        new -= (off_diagonal[-1] if off_diagonal else 0.0) * before
         length = float(np.linalg.norm(new))
         scale = max(scale, abs(diagonal[-1]), length)
         if length <= TINY * scale or len(diagonal) == look:
-            found = _largest(diagonal, beside)
+            found = _largest(diagonal, off_diagonal)
             if length <= TINY * scale or abs(found - last) <= TINY * found or look > 8 * size:
                 return found
             look, last = 2 * look, found
-        beside.append(length)
+        off_diagonal.append(length)
         new /= length
         before, vector = vector, new
 
 
-def _largest(diagonal: list[float], beside: list[float]) -> float:
+def _largest(diagonal: list[float], off_diagonal: list[float]) -> float:
     """The largest modulus among the eigenvalues of a tridiagonal matrix."""
-    ends = [0.0, *map(abs, beside[: len(diagonal) - 1]), 0.0]
+    ends = [0.0, *map(abs, off_diagonal[: len(diagonal) - 1]), 0.0]
     radii = [a + b for a, b in pairwise(ends)]
     bound = max(abs(a) + r for a, r in zip(diagonal, radii, strict=True))  # Gershgorin's
     squares = [b * b for b in ends[:-1]]
@@ -111,7 +111,7 @@ def _ends(product: Product, start: Floats, sides: tuple[int, ...]) -> list[Float
     """A vector for each side: -1 for the smallest eigenvalue, 1 for the largest."""
     found: dict[int, list[float]] = {}  # the weight of each Lanczos vector, once it is settled
     diagonal: list[float] = []
-    beside: list[float] = []
+    off_diagonal: list[float] = []
     look, most = FIRST, 8 * len(start)
     for a, b, _ in _steps(product, start):
         diagonal.append(a)
@@ -120,13 +120,13 @@ def _ends(product: Product, start: Floats, sides: tuple[int, ...]) -> list[Float
             look = int(GROWTH * look) + 1
             for side in sides:
                 if side not in found:
-                    parts = _tridiagonal_end(diagonal, beside, side)
+                    parts = _tridiagonal_end(diagonal, off_diagonal, side)
                     scale = max(abs(each) for each in diagonal)
                     if ended or len(diagonal) >= most or b * abs(parts[-1]) <= CLOSE * scale:
                         found[side] = parts
             if len(found) == len(sides):
                 break
-        beside.append(b)
+        off_diagonal.append(b)
     vectors = {side: np.zeros(len(start)) for side in sides}
     longest = max(map(len, found.values()))
     for n, (_, _, vector) in enumerate(_steps(product, start)):
@@ -151,11 +151,11 @@ def _steps(product: Product, start: Floats) -> Iterator[tuple[float, float, Floa
         before, vector = vector, new / (b or 1.0)
 
 
-def _tridiagonal_end(diagonal: list[float], beside: list[float], side: int) -> list[float]:
+def _tridiagonal_end(diagonal: list[float], off_diagonal: list[float], side: int) -> list[float]:
     """The unit eigenvector of a tridiagonal matrix's smallest (-1) or largest (1) eigenvalue."""
     signed = [side * a for a in diagonal]
-    squares = [0.0, *(b * b for b in beside)]
-    reach = max(map(abs, beside), default=0.0)
+    squares = [0.0, *(b * b for b in off_diagonal)]
+    reach = max(map(abs, off_diagonal), default=0.0)
     low, high = max(signed), max(signed) + 2 * reach  # Cauchy's and Gershgorin's bounds
     width = 4e-16 * max(abs(low), abs(high))
     while high - low > width:
@@ -166,16 +166,16 @@ def _tridiagonal_end(diagonal: list[float], beside: list[float], side: int) -> l
             low = middle
         else:
             high = middle
-    return _inverse([a - high - width for a in signed], [side * b for b in beside])
+    return _inverse([a - high - width for a in signed], [side * b for b in off_diagonal])
 
 
-def _inverse(diagonal: list[float], beside: list[float]) -> list[float]:
+def _inverse(diagonal: list[float], off_diagonal: list[float]) -> list[float]:
     """The direction in which the inverse of a negative definite tridiagonal matrix is longest."""
     count = len(diagonal)
     pivots, factors = [diagonal[0]], [0.0]
     for n in range(1, count):
-        factors.append(beside[n - 1] / pivots[-1])
-        pivots.append(min(diagonal[n] - factors[-1] * beside[n - 1], -1e-300))
+        factors.append(off_diagonal[n - 1] / pivots[-1])
+        pivots.append(min(diagonal[n] - factors[-1] * off_diagonal[n - 1], -1e-300))
     vector: list[float] = np.random.default_rng(1).uniform(0.5, 1.0, count).tolist()
     for _ in range(3):
         for n in range(1, count):

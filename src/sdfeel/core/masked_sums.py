@@ -23,7 +23,7 @@ def threshold_of(clients: int) -> int:
     return 2 * clients // 3 + 1
 
 
-def in_sums(net: Network, work: Work, least: int) -> Work:
+def without_small_sums(net: Network, work: Work, least: int) -> Work:
     """The same work without the clients of servers that ask fewer than `least`.
 
     Their updates would not be hidden as well as was agreed, so they send none.
@@ -35,12 +35,12 @@ def in_sums(net: Network, work: Work, least: int) -> Work:
     return only(work, work.down.rows[kept])
 
 
-def unmasked(net: Network, asked: Ints, came: Bools) -> Bools:
+def clients_in_sums(net: Network, asked: Ints, came: Bools) -> Bools:
     """(C,) the clients whose updates end up in a sum, given those `asked` and those that `came`.
 
     >>> from sdfeel.core.network import clustered
     >>> net = clustered(np.ones(5), [0, 0, 0, 1, 1], 1 - np.eye(2))
-    >>> unmasked(net, np.arange(5), np.array([True, True, False, True, True])).tolist()
+    >>> clients_in_sums(net, np.arange(5), np.array([True, True, False, True, True])).tolist()
     [False, False, False, True, True]
     """
     there = np.zeros_like(came)

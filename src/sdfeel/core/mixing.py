@@ -408,9 +408,9 @@ def restricted(
     array([[0.667, 0.333, 0.   ]])
     """
     owners = np.repeat(np.arange(len(mixing.rows)), np.diff(mixing.starts))
-    there = _who(mixing.sources, sources)
+    there = _present(mixing.sources, sources)
     if rows is not None:
-        there &= _who(mixing.rows, rows)[owners]
+        there &= _present(mixing.rows, rows)[owners]
     if there.all():
         return mixing
     count = len(mixing.rows)
@@ -455,7 +455,7 @@ def selected(mixing: Mixing, rows: Bools) -> Mixing:
     )
 
 
-def _who(numbers: Ints, there: Bools) -> Bools:
+def _present(numbers: Ints, there: Bools) -> Bools:
     """Which of these are present; shelves always are."""
     return (numbers < 0) | there[np.maximum(numbers, 0)]
 

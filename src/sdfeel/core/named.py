@@ -1,7 +1,7 @@
 """What an experiment names: something built in, `package.module:name`, or the thing itself.
 
-Every key that names a thing has a `Kind`, which finds what is meant. `spelled` is how a record
-writes a thing down, and `digest` is what tells two things apart.
+Every key that names a thing has a `Kind`, which finds what is meant. `recorded_name` is how a
+record writes a thing down, and `digest` is what tells two things apart.
 """
 
 import dataclasses
@@ -78,7 +78,7 @@ def is_object(given: object) -> bool:
 _experiments: list[str] = []  # directories of experiments: they come first on the path
 
 
-def beside(directory: Path) -> None:
+def search_in(directory: Path) -> None:
     """Modules in this directory can be named from now on."""
     place = str(directory.resolve())
     if place not in sys.path:
@@ -86,7 +86,7 @@ def beside(directory: Path) -> None:
         _experiments.append(place)
 
 
-def _from_here() -> None:
+def _search_here() -> None:
     """Modules in the current directory can be named, too, after those next to an experiment."""
     place = str(Path.cwd())
     if place not in sys.path:
@@ -101,7 +101,7 @@ def imported(path: str) -> Any:
             f"'{path}' was an object of the program that began this: run that program again with "
             f"the same directory, or give its objects names that can be imported ({PATH})"
         )
-    _from_here()
+    _search_here()
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -121,7 +121,7 @@ def imported(path: str) -> Any:
 
 
 @contextmanager
-def asked_for(key: str, wanted: str) -> Iterator[None]:
+def errors_naming(key: str, wanted: str) -> Iterator[None]:
     """Errors of a user's code name the experiment's key that led to it, and what it must give."""
     try:
         yield
@@ -152,10 +152,10 @@ def _same(one: str, other: str) -> bool:
     return Path(one).resolve() == Path(other).resolve()
 
 
-def spelled(thing: Any) -> str:
+def recorded_name(thing: Any) -> str:
     """How a record names a thing: so that it can be imported again, if that is possible.
 
-    >>> spelled("ring"), spelled(hashlib.sha256), spelled(Kind)
+    >>> recorded_name("ring"), recorded_name(hashlib.sha256), recorded_name(Kind)
     ('ring', '_hashlib:openssl_sha256', 'sdfeel.core.named:Kind')
     """
     if isinstance(thing, str):

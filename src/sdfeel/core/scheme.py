@@ -362,7 +362,7 @@ def _only(mixing: Mixing | None, rows: Ints) -> Mixing | None:
 def meanings(kind: type[Scheme]) -> dict[str, str]:
     """A scheme's options and the texts that explain them, from its annotations."""
     hints = get_type_hints(kind, include_extras=True)
-    return {name: next(iter(_notes(hints[name])), "") for name in defaults(kind)}
+    return {name: next(iter(_annotations(hints[name])), "") for name in defaults(kind)}
 
 
 def conditions(kind: type[Scheme]) -> list[tuple[str, Only]]:
@@ -371,7 +371,7 @@ def conditions(kind: type[Scheme]) -> list[tuple[str, Only]]:
     return [
         (option, part)
         for option in defaults(kind)
-        for part in _notes(hints[option])
+        for part in _annotations(hints[option])
         if isinstance(part, Only)
     ]
 
@@ -396,7 +396,7 @@ def check_kinds(
         words = [_WORDS.get(get_origin(kind) or kind) for kind in kinds]
         if None in words:
             continue
-        if not any(_is(value, kind) for kind in kinds):
+        if not any(_is_of_kind(value, kind) for kind in kinds):
             told = " or ".join(dict.fromkeys(map(str, words)))
             raise InputError(f"{section}.{name} must be {told}, got {said(value)}")
         choices = [word for kind in kinds if get_origin(kind) is Literal for word in get_args(kind)]
@@ -424,7 +424,7 @@ def _kinds(scheme: type[Any]) -> dict[str, tuple[Any, ...]]:
     }
 
 
-def _is(value: Any, kind: Any) -> bool:
+def _is_of_kind(value: Any, kind: Any) -> bool:
     """Is a value of this kind? nan does not count as a number, and neither does True."""
     if kind is float:
         return isinstance(value, Real) and not isinstance(value, bool) and value == value
@@ -432,10 +432,10 @@ def _is(value: Any, kind: Any) -> bool:
         return isinstance(value, Integral) and not isinstance(value, bool)
     if get_origin(kind) is tuple:
         return isinstance(value, tuple | list) and all(
-            _is(each, get_args(kind)[0]) for each in value
+            _is_of_kind(each, get_args(kind)[0]) for each in value
         )
     return isinstance(value, str if get_origin(kind) is Literal else kind)
 
 
-def _notes(hint: Any) -> tuple[Any, ...]:
+def _annotations(hint: Any) -> tuple[Any, ...]:
     return getattr(hint, "__metadata__", ())

@@ -35,7 +35,7 @@ class Needs:
         mix = decisions.mix(view, done)
         alone = len(net.servers) == 1
         apart = len(lanes) > 1 and not alone
-        blended = _several(net, work.down)
+        blended = _starts_from_several(net, work.down)
         return cls(
             shared_lanes=apart and sorted(lanes) != [(d,) for d in net.servers],
             global_clock=apart and _needs_global_clock(decisions, view, mix),
@@ -48,7 +48,7 @@ class Needs:
         )
 
 
-def _several(net: Network, down: Mixing) -> bool:
+def _starts_from_several(net: Network, down: Mixing) -> bool:
     """Does some client start from rows of several holders?"""
     return any(len(set(net.holder(sources).tolist())) > 1 for _, sources, _ in down)
 
@@ -87,21 +87,21 @@ def _needs_global_clock(decisions: Decisions, view: View, mix: Mix) -> bool:
     """Does the round end differently if others did more than this lane can have heard of?"""
     done = decisions.cost.done(decisions.work(view))
     clocks = view.clocks
-    more = _others(view, clocks)
+    more = _progress_of_others(view, clocks)
     number = clocks.number + 3 + int(more.sum())  # at least theirs: no model is from the future
     busy = replace(clocks, number=number, led=clocks.led + more)
     busy = replace(busy, touched=busy.led)
-    return not _same(mix, decisions.mix(replace(view, clocks=busy), done))
+    return not _same_mix(mix, decisions.mix(replace(view, clocks=busy), done))
 
 
-def _others(view: View, clocks: Clocks) -> Ints:
+def _progress_of_others(view: View, clocks: Clocks) -> Ints:
     """Rounds that servers of other lanes have finished in the meantime, different for each."""
     more = np.arange(1, len(clocks.led) + 1)
     more[list(view.lane)] = 0
     return ints(more)
 
 
-def _same(one: Mix, other: Mix) -> bool:
+def _same_mix(one: Mix, other: Mix) -> bool:
     pairs = zip((one.up, *one.stages), (other.up, *other.stages), strict=True)
     return all(
         np.array_equal(a.sources, b.sources) and np.array_equal(a.weights, b.weights)

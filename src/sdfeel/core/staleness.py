@@ -30,7 +30,7 @@ class Clocks:
     led: Ints  # (D,) the number of each server's own last round
     touched: Ints  # (D,) the number of the last round that changed its model
     heard: Ints | None  # (D, D) row d: the stamp of each server's last round, as d has heard it;
-    # None where nobody asks for it (`decide.hears`): it would be the largest thing of all
+    # None where nobody asks for it (`decide.uses_hearsay`): it would be the largest thing of all
     stamp: Ints  # (D,) the highest number that each server has heard of
 
     @classmethod

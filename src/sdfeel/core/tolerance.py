@@ -210,7 +210,7 @@ def check(name: str, tolerates: Tolerates, asked: Asked, others: Mapping[str, To
             about = OPTIONS[option]
             raise InputError(
                 f"scheme.name = {name} {said}, but {key} {about.effect}: "
-                f"{about.instead.format(key=key)}{_better(asked, others)}"
+                f"{about.instead.format(key=key)}{_recommended(asked, others)}"
             )
 
 
@@ -223,7 +223,7 @@ def ignored(tolerates: Tolerates, asked: Asked) -> list[str]:
     return [key for option, key in asked if tolerates.verdict(option) == IGNORED]
 
 
-def _better(asked: Asked, others: Mapping[str, Tolerates]) -> str:
+def _recommended(asked: Asked, others: Mapping[str, Tolerates]) -> str:
     """The first scheme that uses everything that is set."""
     for name, tolerates in others.items():
         if all(tolerates.verdict(option) == YES for option, _ in asked):

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from sdfeel.core.errors import DataError, InputError, UnknownName, told, unknown
-from sdfeel.core.named import Kind, is_path, spelled
+from sdfeel.core.named import Kind, is_path, recorded_name
 from sdfeel.data import formats, tables
 from sdfeel.data.adapters import AS_IT_IS, HowToRead
 from sdfeel.data.federated import Dataset, Examples, Federated, examples, users_of
@@ -64,7 +64,7 @@ def _users(name: Any, reading: HowToRead) -> Dataset | Federated:
     """A user's data: an object, what a package adds or a program names, a file or a folder."""
     added = Kind("data set", DATASETS, "sdfeel.data")
     if not isinstance(name, str) or is_path(name) or name in added.added():
-        return _own(spelled(name), added.find(name), reading)
+        return _own(recorded_name(name), added.find(name), reading)
     if name.lower().endswith(".npz"):
         return _as_asked(formats.load_npz(Path(name)), reading)
     if tables.is_table(name) or Path(name).is_dir():

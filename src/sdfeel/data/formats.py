@@ -127,7 +127,7 @@ def find_idx(source: Source, root: Path) -> Path | None:
         if _complete_idx(source, folder):
             return folder
     for folder in (root, root / "raw"):
-        if _complete_idx(source, folder) and _belongs(folder) in (source.name, None):
+        if _complete_idx(source, folder) and _owner_of(folder) in (source.name, None):
             return folder
     return None
 
@@ -167,12 +167,12 @@ def _complete_idx(source: Source, folder: Path) -> bool:
     return all(locate(file, folder) for file in source.files)
 
 
-def _belongs(folder: Path) -> str | None:
+def _owner_of(folder: Path) -> str | None:
     """The data set to which a folder's smallest file belongs."""
-    return next((s.name for s in _idx_sources() if _is_its(s, folder)), None)
+    return next((s.name for s in _idx_sources() if _has_its_smallest_file(s, folder)), None)
 
 
-def _is_its(source: Source, folder: Path) -> bool:
+def _has_its_smallest_file(source: Source, folder: Path) -> bool:
     file = min(source.files, key=lambda file: file.size)
     path = locate(file, folder)
     try:

@@ -40,7 +40,7 @@ def load(path: Path, reading: HowToRead) -> Dataset:
     """The data in a table, or in a folder of tables or of pictures."""
     if not path.is_dir():
         return _of_tables(path.stem, [path], None, reading, path)
-    trained, tested = _sides(path)
+    trained, tested = _train_and_test(path)
     kinds = {file.suffix.lower() in PICTURES for file in (*trained, *tested)}
     if len(kinds) != 1:
         what = "both tables and pictures" if kinds else "neither tables nor pictures"
@@ -66,7 +66,7 @@ def held_out(count: int, users: Sequence[str] | None) -> tuple[Ints, Ints]:
     return ints(np.setdiff1d(np.arange(count), picked)), ints(picked)
 
 
-def _sides(folder: Path) -> tuple[list[Path], list[Path]]:
+def _train_and_test(folder: Path) -> tuple[list[Path], list[Path]]:
     """The files for training, and for testing if the folder says which these are."""
     entries = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     sides: dict[str, list[Path]] = {"train": [], "test": []}
@@ -329,7 +329,7 @@ class Pictures:
         pixels: int | None,
     ) -> None:
         self.files, self.targets, self._users, self._pixels = files, labels, users, pixels
-        self._first: Seen | None = None
+        self._first: SizeAndMode | None = None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -340,18 +340,18 @@ class Pictures:
         return {"image": self._opened(n), "label": self.targets[n], FOLDER: self._users[n]}
 
     def _opened(self, n: int) -> Any:
-        image = self._brought(n)
+        image = self._sized(n)
         if self._first is None:
-            self._first = _seen(self._brought(0))
-        if _seen(image) != self._first:
+            self._first = _size_and_mode(self._sized(0))
+        if _size_and_mode(image) != self._first:
             raise DataError(
-                f"{self.files[n]} is {_described(_seen(image))}, and {self.files[0]} "
+                f"{self.files[n]} is {_described(_size_and_mode(image))}, and {self.files[0]} "
                 f"{_described(self._first)}: give all of them one size with data.pixels, and "
                 f"save all with colours or all without"
             )
         return image
 
-    def _brought(self, n: int) -> Any:
+    def _sized(self, n: int) -> Any:
         """A picture in the size that was asked for."""
         image = _image(self.files[n], self.files[n])
         if self._pixels is None:
@@ -359,19 +359,19 @@ class Pictures:
         return image.convert(_mode(image)).resize((self._pixels, self._pixels))
 
 
-Seen = tuple[tuple[int, int], str]
+SizeAndMode = tuple[tuple[int, int], str]
 
 
 def _mode(image: Any) -> str:
     return "L" if image.mode in ("1", "L") else "RGB"
 
 
-def _seen(image: Any) -> Seen:
+def _size_and_mode(image: Any) -> SizeAndMode:
     """A picture's size, and whether it has colours."""
     return image.size, _mode(image)
 
 
-def _described(shape: Seen) -> str:
+def _described(shape: SizeAndMode) -> str:
     (width, height), mode = shape
     return f"{width} x {height} {'without' if mode == 'L' else 'with'} colours"
 

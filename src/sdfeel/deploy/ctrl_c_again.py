@@ -3,6 +3,6 @@
 It ignores Ctrl-C at first, which would end it with a traceback while it loads the others.
 """
 
-from sdfeel.core.interrupts import hear_again
+from sdfeel.core.interrupts import unblock_ctrl_c
 
-hear_again()
+unblock_ctrl_c()

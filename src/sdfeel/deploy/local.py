@@ -14,7 +14,7 @@ from pathlib import Path
 from sdfeel.core import run_files
 from sdfeel.core.errors import RunError, SdfeelError, told
 from sdfeel.core.events import Event
-from sdfeel.core.interrupts import deaf_children
+from sdfeel.core.interrupts import ctrl_c_blocked_in_children
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import PolicySection
 from sdfeel.deploy.membership import replayed
@@ -67,7 +67,7 @@ class Processes:
         home = self._directory / NODES / name
         with self._lock:
             process = self._context.Process(target=_node, args=(str(home), self.trial), name=name)
-            with deaf_children():
+            with ctrl_c_blocked_in_children():
                 process.start()
                 self._running[name] = process
             self._lost.discard(name)

@@ -17,7 +17,7 @@ from sdfeel.core.checked_schemes import Checked
 from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, UnknownName, unknown
-from sdfeel.core.named import asked_for, imported, is_path, spelled
+from sdfeel.core.named import errors_naming, imported, is_path, recorded_name
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Scheme, check_kinds, defaults, innermost, tolerance
 from sdfeel.core.seeds import number
@@ -227,7 +227,7 @@ def build_late(experiment: Experiment) -> StragglerPolicy:
         return StragglerPolicy(cast(Policy, section.late), section.deadline_seconds)
     found = imported(section.late) if isinstance(section.late, str) else section.late
     if isinstance(found, type):
-        with asked_for("latency.late", "a policy"):
+        with errors_naming("latency.late", "a policy"):
             found = found(seconds=section.deadline_seconds)
     for part in ("settle", "check", "policy", "seconds"):
         if not hasattr(found, part):
@@ -365,7 +365,7 @@ def _ready(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepare
     if experiment.network.epochs:
         decisions, net = with_epochs(experiment, decisions, net)
     notes += effects.notes(replace(case, engine=made.engine.name))
-    if spelled(experiment.robust.cluster) != "none":
+    if recorded_name(experiment.robust.cluster) != "none":
         notes += rule_notes(case)
     notes += (*parted, *made.notes)
     experiment = resolved(experiment, settled.scheme, made.data, rounds, made.engine.name)
@@ -431,7 +431,7 @@ def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
     drawn, robust, section = experiment.sampling, experiment.robust, experiment.server
     if drawn != DEFAULTS.sampling:
         scheme = sampled(scheme, Sampling(drawn.clients, drawn.share))
-    if (spelled(robust.cluster), spelled(robust.servers)) != ("none", "none"):
+    if (recorded_name(robust.cluster), recorded_name(robust.servers)) != ("none", "none"):
         scheme = guarded(scheme, *build_rules(experiment), robust.votes)
     if section.optimizer == "none":
         return scheme, notes

@@ -10,7 +10,7 @@ from torch import nn
 from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Evaluated
-from sdfeel.core.named import Kind, is_path, spelled
+from sdfeel.core.named import Kind, is_path, recorded_name
 from sdfeel.core.seeds import rng
 from sdfeel.data import catalog as sources
 from sdfeel.data.adapters import HowToRead
@@ -58,19 +58,19 @@ def split_data(experiment: Experiment, loaded: Dataset | Federated) -> Federated
         if is_path(section.partition)
         else section.partition
     )
-    if loaded.classes == 0 and spelled(experiment.training.loss) == "cross-entropy":
+    if loaded.classes == 0 and recorded_name(experiment.training.loss) == "cross-entropy":
         raise InputError(
-            f"the targets of {spelled(section.name)} are not class numbers, which cross-entropy "
-            f"needs: set training.loss to auto, or to mse for numbers"
+            f"the targets of {recorded_name(section.name)} are not class numbers, which "
+            f"cross-entropy needs: set training.loss to auto, or to mse for numbers"
         )
     if isinstance(loaded, Federated):
         return loaded
     if partition == USERS:
         return by_users(loaded)
-    if loaded.classes == 0 and spelled(partition) in ("classes", "shards", "dirichlet"):
+    if loaded.classes == 0 and recorded_name(partition) in ("classes", "shards", "dirichlet"):
         raise InputError(
             f"data.partition is {partition}, which needs class numbers, but the targets of "
-            f"{spelled(section.name)} are something else: set data.partition to iid or users"
+            f"{recorded_name(section.name)} are something else: set data.partition to iid or users"
         )
     return divided(
         loaded,
@@ -115,10 +115,10 @@ def with_data(experiment: Experiment, data: Federated) -> Experiment:
     metrics and the model that suit its task, where none were chosen."""
     task = data.task if experiment.data.task == "auto" else experiment.data.task
     training, evaluation, model = experiment.training, experiment.evaluation, experiment.model
-    if spelled(model.name) == "auto":
-        name = MODEL_FOR.get(spelled(experiment.data.name), "mlp")
+    if recorded_name(model.name) == "auto":
+        name = MODEL_FOR.get(recorded_name(experiment.data.name), "mlp")
         model = model.model_copy(update={"name": name})
-    if spelled(experiment.training.loss) == "auto":
+    if recorded_name(experiment.training.loss) == "auto":
         training = training.model_copy(update={"loss": TASK_LOSSES[task]})
     if not evaluation.metrics and task in TASK_METRICS:
         own = {name: name for name in TASK_METRICS[task]}
@@ -137,7 +137,9 @@ def with_data(experiment: Experiment, data: Federated) -> Experiment:
 def build_loss(experiment: Experiment) -> Loss:
     """The loss that a client minimises."""
     given = experiment.training.loss
-    found = LOSS.find("cross-entropy" if spelled(experiment.training.loss) == "auto" else given)
+    found = LOSS.find(
+        "cross-entropy" if recorded_name(experiment.training.loss) == "auto" else given
+    )
     if isinstance(found, type) and issubclass(found, nn.Module):
         found = found()  # as torch writes its losses: torch.nn:CrossEntropyLoss
     if not callable(found):

@@ -9,9 +9,9 @@ import numpy as np
 from torch import Tensor
 
 from sdfeel.core.arrays import Floats, Ints, ints
-from sdfeel.core.decide import Decisions, fewest
+from sdfeel.core.decide import Decisions, smallest_sum
 from sdfeel.core.errors import InputError
-from sdfeel.core.named import spelled
+from sdfeel.core.named import recorded_name
 from sdfeel.core.network import Network
 from sdfeel.core.scheme_needs import Needs
 from sdfeel.data.federated import Federated
@@ -80,7 +80,7 @@ def with_noise(
 
 def _share(experiment: Experiment, decisions: Decisions) -> float:
     """How much of the noise each client adds."""
-    return 1.0 if experiment.privacy.noise_in == "message" else 1 / sqrt(fewest(decisions))
+    return 1.0 if experiment.privacy.noise_in == "message" else 1 / sqrt(smallest_sum(decisions))
 
 
 FAR = 5.0  # times the model's length: noise that carries it so far leaves little of what it learns
@@ -147,7 +147,7 @@ def masked(
 
 def hiding(experiment: Experiment, decisions: Decisions) -> Decisions:
     """The same, if the experiment asks for that, where servers see sums alone."""
-    return decisions.in_sums if experiment.privacy.secure_aggregation else decisions
+    return decisions.with_masked_sums if experiment.privacy.secure_aggregation else decisions
 
 
 def check_sums(experiment: Experiment, decisions: Decisions) -> None:
@@ -200,7 +200,7 @@ def _culprit(experiment: Experiment, decisions: Decisions, reason: str) -> str:
     if reason in (CHANCES, FEW):
         return f"latency.late = {decisions.late.policy}"
     if reason == JUDGED and not (isinstance(rule, str) and rule == "none"):
-        return f"robust.cluster = {spelled(rule)}"
+        return f"robust.cluster = {recorded_name(rule)}"
     if reason == ROWS and {shelf.name for shelf in shelves} <= STEPPED:
         return f"server.optimizer = {experiment.server.optimizer}"
     return experiment.scheme.label
@@ -253,7 +253,7 @@ def _too_late(decisions: Decisions) -> str | None:
         came = decisions.plan(view).mix.up
         if not all(_by_data(decisions.net, sources, weights) for _, sources, weights in came):
             return CHANCES
-        plan = decisions.in_sums.plan(view)
+        plan = decisions.with_masked_sums.plan(view)
         asked = np.unique(decisions.net.home[plan.work.down.rows])
         if steady and len(plan.mix.up.rows) < len(asked):
             return FEW

@@ -11,7 +11,7 @@ from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.gossip_weights import GOSSIP_RULES, laplacian_weights, weights_of
-from sdfeel.core.named import asked_for, imported, is_path, spelled
+from sdfeel.core.named import errors_naming, imported, is_path, recorded_name
 from sdfeel.core.network import Network, clustered, meeting_by, square
 from sdfeel.core.outages import Outages
 from sdfeel.core.peers import NAMES, named
@@ -173,10 +173,10 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
             f"{_what_changes(section)} lets the server graph change: name a rule that fits any "
             f"graph ({', '.join(GOSSIP_RULES)})"
         )
-    rule = callable(section.mixing) or spelled(section.mixing) in GOSSIP_RULES
+    rule = callable(section.mixing) or recorded_name(section.mixing) in GOSSIP_RULES
     if not rule and "mixing" in case.used:
         raise InputError(
-            f"network.mixing is the matrix in {spelled(section.mixing)}, but the server "
+            f"network.mixing is the matrix in {recorded_name(section.mixing)}, but the server "
             f"graph changes: name a rule that fits any graph ({', '.join(GOSSIP_RULES)})"
         )
     outages = Outages(
@@ -225,7 +225,7 @@ def build_home(experiment: Experiment, data: Federated) -> Ints:
     given = section.assignment
     if not isinstance(given, str) or is_path(given):
         found = imported(given) if isinstance(given, str) else given
-        with asked_for("network.assignment", "each client's server"):
+        with errors_naming("network.assignment", "each client's server"):
             found = found(section.clients, section.servers, draws) if callable(found) else found
             return np.asarray(found, dtype=np.int64)
     return assign(
@@ -276,7 +276,7 @@ def build_links(experiment: Experiment, real: ServerGraph | None) -> Sparse:
     draws = rng(experiment.seed, "graph")
     if real is None and (not isinstance(section.graph, str) or is_path(section.graph)):
         found = imported(section.graph) if isinstance(section.graph, str) else section.graph
-        with asked_for("network.graph", "the links between servers"):
+        with errors_naming("network.graph", "the links between servers"):
             links = known_links(found, section.servers, draws)
         if len(links) != section.servers:
             raise InputError(
@@ -339,7 +339,7 @@ def build_mixing(experiment: Experiment, net: Network) -> Network:
         return net if weights is net.weights else replace(net, weights=weights)
     found = imported(given) if is_path(given) else given
     if not isinstance(found, str):
-        with asked_for("network.mixing", "a matrix of weights"):
+        with errors_naming("network.mixing", "a matrix of weights"):
             if callable(found):
                 return replace(net, weights=weights_of(found, net.linked, net.mass))
             return replace(net, weights=floats(np.asarray(found)))  # type: ignore[arg-type]  # of any shape

@@ -71,7 +71,7 @@ def build_cost(
         draws = rng(experiment.seed, "devices")
         speeds = latency.speeds(clients, devices.gflops * 1e9, devices.spread)
         speeds = latency.assigned(speeds, devices.placement, net.home, draws)
-    card = zoo.MODELS.get(named.spelled(experiment.model.name))
+    card = zoo.MODELS.get(named.recorded_name(experiment.model.name))
     printed = None if card is None else card.operations
     packed: dict[Link, int] = {}  # bits of a compressed model, where one travels
     if packing is not None and packing.up:
@@ -208,7 +208,7 @@ def _own_channel(given: Any, radio: Floats, snr: Floats, seed: int) -> Channel:
     """A user's channel, or what a user's function makes of rates, noise and seed."""
     found = named.imported(given) if isinstance(given, str) else given
     if not hasattr(found, "at") or isinstance(found, type):
-        with named.asked_for("radio.fading", "a channel"):
+        with named.errors_naming("radio.fading", "a channel"):
             found = found(radio, snr, seed)
     for method in ("at", "chance"):
         if not callable(getattr(found, method, None)):

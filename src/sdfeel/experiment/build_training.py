@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from sdfeel.core.errors import InputError
 from sdfeel.core.learning_rates import schedule
-from sdfeel.core.named import imported, is_path, spelled
+from sdfeel.core.named import imported, is_path, recorded_name
 from sdfeel.core.scheme import Local
 from sdfeel.data.federated import Examples, Federated
 from sdfeel.engine import optimizers
@@ -150,7 +150,7 @@ def own_optimizer(given: Any) -> tuple[str, Any]:
             f"an optimiser class, got {getattr(found, '__name__', type(found).__name__)}"
         )
     known = getattr(torch.optim, found.__name__, None) is found
-    return (found.__name__.lower(), None) if known else (spelled(given), found)
+    return (found.__name__.lower(), None) if known else (recorded_name(given), found)
 
 
 def local_step(experiment: Experiment) -> Local:

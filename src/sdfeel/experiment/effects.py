@@ -15,7 +15,7 @@ from typing import Any, Literal
 from sdfeel.core import tolerance
 from sdfeel.core.errors import InputError
 from sdfeel.core.link_times import Link
-from sdfeel.core.named import is_path, spelled
+from sdfeel.core.named import is_path, recorded_name
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Change
 from sdfeel.core.scheme import Scheme, conditions, defaults
@@ -140,7 +140,7 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
     late = latency.late if isinstance(latency.late, str) else "drop"
     if late != "wait":
         late = "drop" if is_path(late) else late
-        yield late.replace("-", "_"), f"latency.late = {spelled(latency.late)}"
+        yield late.replace("-", "_"), f"latency.late = {recorded_name(latency.late)}"
     if case.experiment.personal.method != "none":
         yield "personal", f"personal.method = {case.experiment.personal.method}"
     if case.experiment.personal.method == "fedrep":
@@ -154,9 +154,9 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "cloud_rates", "radio.links (to the cloud)"
     if case.experiment.server.optimizer != "none":
         yield "server_optimizer", f"server.optimizer = {case.experiment.server.optimizer}"
-    if (rule := spelled(case.experiment.robust.cluster)) != "none":
+    if (rule := recorded_name(case.experiment.robust.cluster)) != "none":
         yield "cluster_rule", f"robust.cluster = {rule}"
-    if (rule := spelled(case.experiment.robust.servers)) != "none" and case.several:
+    if (rule := recorded_name(case.experiment.robust.servers)) != "none" and case.several:
         yield "server_rule", f"robust.servers = {rule}"
     for option in ("uplink", "backhaul"):
         codec = getattr(case.experiment.compression, option)
@@ -207,11 +207,11 @@ NEARBY = Need(lambda case: "client-server" in case.tolerates.links or case.measu
 
 STEPPING = _set("server.optimizer")
 JUDGED = Need(
-    lambda case: spelled(case.experiment.robust.cluster) != "none", "without robust.cluster"
+    lambda case: recorded_name(case.experiment.robust.cluster) != "none", "without robust.cluster"
 )
 COMPARED = Need(
     lambda case: (
-        spelled(case.experiment.robust.servers) != "none"
+        recorded_name(case.experiment.robust.servers) != "none"
         and case.several
         and "server_rule" in case.used
     )
@@ -253,9 +253,10 @@ OWN_DATA = Need(
     "with data whose examples have neither columns nor code",
 )
 
-ANEW = Need(lambda case: not is_table(spelled(case.experiment.data.name)), "with a table")
+ANEW = Need(lambda case: not is_table(recorded_name(case.experiment.data.name)), "with a table")
 FOLDER = Need(
-    lambda case: Path(spelled(case.experiment.data.name)).is_dir(), "without a folder of pictures"
+    lambda case: Path(recorded_name(case.experiment.data.name)).is_dir(),
+    "without a folder of pictures",
 )
 
 AS_PRICED = Need(
@@ -280,7 +281,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
     "data.directory": (
         Need(
             lambda case: (
-                spelled(case.experiment.data.name) in ("mnist", "fashion-mnist", "cifar10")
+                recorded_name(case.experiment.data.name) in ("mnist", "fashion-mnist", "cifar10")
             ),
             "with built-in data or a file",
         ),
@@ -449,8 +450,8 @@ def check(case: Case) -> None:
         if all(need.holds(case) for need in needs):
             raise InputError(
                 sentence.format(
-                    cluster=spelled(experiment.robust.cluster),
-                    servers=spelled(experiment.robust.servers),
+                    cluster=recorded_name(experiment.robust.cluster),
+                    servers=recorded_name(experiment.robust.servers),
                     mixing="" if peers is None else peers.name,
                     codec=experiment.compression.backhaul,
                     method=experiment.personal.method,

@@ -49,7 +49,7 @@ def load(file: str | Path | None = None, settings: Sequence[str] = ()) -> Experi
         file = Path(file)
         values = _read(file)
         _locate(values, file.parent)
-        named.beside(file.parent)
+        named.search_in(file.parent)
         checked(values)  # a mistake in the file must not hide behind a setting
     return checked(_merged(values, _nested(dict(setting(each) for each in settings))))
 

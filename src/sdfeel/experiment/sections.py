@@ -51,7 +51,7 @@ def _own(given: Any) -> Any:
 
 def _kept(thing: Any, info: SerializationInfo) -> Any:
     """A thing itself; in a file, its name."""
-    return named.spelled(thing) if info.mode == "json" else thing
+    return named.recorded_name(thing) if info.mode == "json" else thing
 
 
 _RECORDED = (PlainSerializer(_kept), WithJsonSchema({"type": "string"}))

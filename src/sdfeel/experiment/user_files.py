@@ -10,7 +10,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, floats
 from sdfeel.core.errors import DataError, InputError
-from sdfeel.core.named import spelled
+from sdfeel.core.named import recorded_name
 from sdfeel.data.clusters import ASSIGNMENTS
 from sdfeel.data.partition import ALIASES, PARTITIONS, USERS
 from sdfeel.data.sources import DATASETS
@@ -20,8 +20,8 @@ from sdfeel.experiment.schema import Experiment
 def data_files(experiment: Experiment) -> dict[str, str]:
     """The files that an experiment's data and clusters are read from, by key."""
     data, network = experiment.data, experiment.network
-    name, partition = spelled(data.name), spelled(data.partition)
-    assignment = spelled(network.assignment)
+    name, partition = recorded_name(data.name), recorded_name(data.partition)
+    assignment = recorded_name(network.assignment)
     named = {
         "data.directory": data.directory,
         "data.name": None if name in DATASETS else name,

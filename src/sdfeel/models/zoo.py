@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from sdfeel.core import named
 from sdfeel.core.errors import InputError, at_least, told
-from sdfeel.core.named import Kind, spelled
+from sdfeel.core.named import Kind, recorded_name
 from sdfeel.core.seeds import alone
 from sdfeel.models.flat import checked_tensors
 
@@ -138,7 +138,7 @@ def build(name: Any, shape: Shape, classes: int, seed: int, **options: Any) -> n
     # torch's initialisers use only the global generator: seed it in a fork, and restore it.
     with alone(), torch.random.fork_rng(devices=[]), portable_draws():
         torch.default_generator.manual_seed(seed)
-        found, told_as, given = NAMED.find(name), spelled(name), tuple[Any, ...]()
+        found, told_as, given = NAMED.find(name), recorded_name(name), tuple[Any, ...]()
         if isinstance(name, str) and name in MODELS:
             given = shape, classes
             if options:

@@ -72,7 +72,7 @@ class Provenance:
     def importable(self) -> None:
         """The modules of a run can be imported from now on, wherever this program was started."""
         for root in self.roots:
-            named.beside(Path(root))
+            named.search_in(Path(root))
 
 
 def of(ready: Prepared) -> Provenance:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sdfeel.core.errors import SdfeelError
-from sdfeel.core.named import spelled
+from sdfeel.core.named import recorded_name
 from sdfeel.core.scheme import Terms
 from sdfeel.core.seeds import rng
 from sdfeel.engine.batches import passes
@@ -85,8 +85,8 @@ def _plain(ready: Prepared) -> bool:
     """Is it plain SGD by everyone in every round, on models that arrive as they were sent?"""
     training = ready.experiment.training
     return (
-        spelled(training.optimizer) == "sgd"
-        and spelled(training.loss) == "cross-entropy"
+        recorded_name(training.optimizer) == "sgd"
+        and recorded_name(training.loss) == "cross-entropy"
         and not training.momentum
         and not training.proximal
         and not any(training.penalties.values())

@@ -119,7 +119,7 @@ def since_met(view: View, tau2: int) -> int:
     return int(view.memory.get("since", view.k % tau2)) + 1
 
 
-def counting(mix: Mix, view: View, tau2: int, meets: bool) -> Mix:
+def remembering_meetings(mix: Mix, view: View, tau2: int, meets: bool) -> Mix:
     """The same; if the cloud was away, it remembers how long ago the servers met."""
     rounds = 0 if meets and view.cloud else since_met(view, tau2)
     usual = (view.k + 1) % tau2

@@ -46,7 +46,7 @@ def calm(weights: Sparse, hops: int, momentum: float) -> Sparse:
     apart = found[abs(found - 1) > TIE]  # without the mean, which stays as it is
     if not len(apart) or _stable(apart**hops, momentum):
         return weights
-    left = np.array([_left(_lazy(apart, c) ** hops, momentum) for c in LAZIER])
+    left = np.array([_share_left(_lazy(apart, c) ** hops, momentum) for c in LAZIER])
     return _lazier(weights, LAZIER[int((left <= left.min() + TIE).argmax())])
 
 
@@ -57,10 +57,10 @@ def _lazy(eigenvalues: Complexes, c: float) -> Complexes:
 
 def _stable(eigenvalues: Complexes, momentum: float) -> bool:
     swinging = eigenvalues.real.min() < least_stable(momentum) + MARGIN
-    return not swinging and _left(eigenvalues, momentum) <= 1 + MARGIN
+    return not swinging and _share_left(eigenvalues, momentum) <= 1 + MARGIN
 
 
-def _left(eigenvalues: Complexes, momentum: float) -> float:
+def _share_left(eigenvalues: Complexes, momentum: float) -> float:
     """The largest share of a disagreement that a round leaves: x and q have two roots with each
     eigenvalue."""
     half = (momentum + eigenvalues * (1 + momentum - momentum**2)) / 2
@@ -69,14 +69,14 @@ def _left(eigenvalues: Complexes, momentum: float) -> float:
 
 
 def _surely_stable(weights: Sparse, hops: int, momentum: float) -> bool:
-    own, others = _parts(weights)
+    own, others = _own_and_others(weights)
     far = np.bincount(weights.rows[others], abs(weights.values[others]), len(own))
     return hops % 2 == 0 or bool((own - far).min() >= least_stable(momentum) + MARGIN)
 
 
 def _lazier(weights: Sparse, c: float) -> Sparse:
     """(W + c I) / (1 + c)."""
-    own, others = _parts(weights)
+    own, others = _own_and_others(weights)
     every = np.arange(len(own))
     return Sparse.at(
         np.concatenate([weights.rows[others], every]),
@@ -86,7 +86,7 @@ def _lazier(weights: Sparse, c: float) -> Sparse:
     )
 
 
-def _parts(weights: Sparse) -> tuple[Floats, Bools]:
+def _own_and_others(weights: Sparse) -> tuple[Floats, Bools]:
     """(D,) the weight of each server's own model; (N,) which entries weight other models."""
     others = weights.rows != weights.columns
     own = np.zeros(len(weights))

@@ -27,10 +27,10 @@ from sdfeel.schemes.corrections import (
     calm_gossip,
     check_trust,
     corrected,
-    counting,
     learned,
     per_gradient,
     per_meeting,
+    remembering_meetings,
     since_met,
 )
 from sdfeel.schemes.d_squared import check_mutual
@@ -49,14 +49,14 @@ GATHERED = replace(
 )
 
 
-def averaged(view: View, done: Ints, *stages: Mixing) -> Mix:
+def cluster_averages(view: View, done: Ints, *stages: Mixing) -> Mix:
     """Clusters average what their clients learned; then servers meet, stage by stage."""
     who = done.nonzero()[0]
     up = learned(view.net, who, per_gradient(view, who, done[who]), "client-server")
     return Mix(up, stages or None, "update")
 
 
-def met(view: View, meeting: Mixing, tau1: int, rounds: int) -> tuple[Mixing, ...]:
+def meet_and_correct(view: View, meeting: Mixing, tau1: int, rounds: int) -> tuple[Mixing, ...]:
     """Keep the models, let the servers meet, and turn what that changed into a correction.
 
     They last met like this `rounds` rounds of `tau1` iterations ago.
@@ -103,8 +103,8 @@ class Mtgc(TwoLevels):
 
     def mix(self, view: View, done: Ints) -> Mix:
         meets, rounds = self.meets(view), since_met(view, self.tau2)
-        stages = met(view, cloud_average(view.net), self.tau1, rounds) if meets else ()
-        return counting(averaged(view, done, *stages), view, self.tau2, meets)
+        stages = meet_and_correct(view, cloud_average(view.net), self.tau1, rounds) if meets else ()
+        return remembering_meetings(cluster_averages(view, done, *stages), view, self.tau2, meets)
 
 
 @dataclass(frozen=True)
@@ -121,6 +121,6 @@ class GossipMtgc(Tracking):
 
     def mix(self, view: View, done: Ints) -> Mix:
         if not self.meets(view):
-            return averaged(view, done)
+            return cluster_averages(view, done)
         meeting = calm_gossip(view.net, self.alpha)
-        return averaged(view, done, *met(view, meeting, self.tau1, self.tau2))
+        return cluster_averages(view, done, *meet_and_correct(view, meeting, self.tau1, self.tau2))

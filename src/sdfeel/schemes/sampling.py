@@ -88,14 +88,14 @@ class Drawing(Around):
         return own
 
     def work(self, view: View) -> Work:
-        view = self._seen(view)
+        view = self._with_draw(view)
         return only(self.inner.work(view), view.clients)
 
     def mix(self, view: View, done: Ints) -> Mix:
-        mix = self.inner.mix(self._seen(view), done)
+        mix = self.inner.mix(self._with_draw(view), done)
         return replace(mix, up=restricted(mix.up, done > 0))
 
-    def _seen(self, view: View) -> View:
+    def _with_draw(self, view: View) -> View:
         return replace(view, drawn=_drawn(view.net, view.lane, self.sampling, view.seed, view.k))
 
 

@@ -25,12 +25,12 @@ from sdfeel.schemes.corrections import (
     DIRECTION,
     VARIATE,
     Tracking,
-    counting,
     per_meeting,
+    remembering_meetings,
     since_met,
 )
 from sdfeel.schemes.d_squared import check_mutual, damped
-from sdfeel.schemes.mtgc import BEFORE, GATHERED, averaged
+from sdfeel.schemes.mtgc import BEFORE, GATHERED, cluster_averages
 
 BETWEEN = Shelf("between", "server", start="zero")  # y
 PASSED = Shelf("passed", "server", start="zero")  # the mean of g + z since the last averaging
@@ -64,7 +64,7 @@ class SDGT(Tracking):
     def mix(self, view: View, done: Ints) -> Mix:
         net, within = view.net, _within(view.net, self.subnets, self.alpha)
         if len(net.present) == 1:
-            return averaged(view, done, *([cloud_average(net)] if self.meets(view) else []))
+            return cluster_averages(view, done, *([cloud_average(net)] if self.meets(view) else []))
         stages: tuple[Mixing, ...] = ()
         if within is not None:
             stages = (within, _passed(net, self.tau2))
@@ -72,7 +72,9 @@ class SDGT(Tracking):
             scale = per_meeting(view, self.tau1, since_met(view, self.tau2))
             stages += () if within is None else _tracked(net, self.subnets, self.alpha)
             stages += (*_gathered(net, self.subnets), _between(net, scale))
-        return counting(averaged(view, done, *stages), view, self.tau2, self.meets(view))
+        return remembering_meetings(
+            cluster_averages(view, done, *stages), view, self.tau2, self.meets(view)
+        )
 
 
 def _passed(net: Network, rounds: int) -> Mixing:

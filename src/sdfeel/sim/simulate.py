@@ -12,7 +12,7 @@ from torch import Tensor
 from sdfeel.core import membership, outages
 from sdfeel.core.arrays import Floats, Ints, floats, ints
 from sdfeel.core.cost import Bill
-from sdfeel.core.decide import Begun, Decisions, Known, hears
+from sdfeel.core.decide import Begun, Decisions, Known, uses_hearsay
 from sdfeel.core.events import Crew, Round
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
@@ -65,7 +65,7 @@ class Simulation:
         if self._folding is not None:
             self._ahead_sums = AheadSums(self._folding, getattr(engine, "workers", 1))
         if state is None:
-            state = State.fresh(engine.initial(), decisions.net, hears(decisions))
+            state = State.fresh(engine.initial(), decisions.net, uses_hearsay(decisions))
             state.lanes = [LaneState(n, lane) for n, lane in enumerate(decisions.lanes)]
             if packing is not None and packing.across is not None:
                 state.public = state.servers.clone()  # everyone knows the first model
@@ -195,7 +195,7 @@ class Simulation:
         decided = self._begun(each, again=True)
         if self.decisions.outages is not None:
             self._news += outages.changes(self._seen, decided.state, self.state.number)
-            self._wake(self._seen.net, decided.state.net)
+            self._fill_woken_servers(self._seen.net, decided.state.net)
             self._seen = decided.state
         each.ends, each.held = self.state.seconds + decided.bill.seconds, None
         if len(self.state.lanes) > 1:  # others will change the servers' models in the meantime
@@ -204,7 +204,7 @@ class Simulation:
                 each.sources = work.taken.tolist()
             each.base = self.state.rows.taken(each.sources)
 
-    def _wake(self, before: Network, now: Network) -> None:
+    def _fill_woken_servers(self, before: Network, now: Network) -> None:
         """Servers to which the first clients have come continue as copies of servers with some."""
         models = self.state.rows
         for server, source in woken(before, now).items():
@@ -212,7 +212,7 @@ class Simulation:
             for rows in (np.arange(len(now.linked)), *shelves):
                 models.put([int(rows[server])], models.taken([int(rows[source])]))
 
-    def _renew(self, k: int) -> None:
+    def _begin_epoch(self, k: int) -> None:
         """Where an epoch begins with round `k`: servers join, and shelves begin again."""
         before, now = self.decisions.at(k - 1).net, self.decisions.at(k).net
         if before is now:
@@ -272,12 +272,12 @@ class Simulation:
         state.joules += bill.joules
         state.taken = state.taken.copy()  # somebody may have kept it
         state.taken[work.down.rows] = state.taken[work.down.rows] + decided.steps
-        self._spend(work, mix.up, each.k)
+        self._count_privacy(work, mix.up, each.k)
         state.took(each, iterations)
         each.memory = mix.memory
         state.over = state.over or mix.over
         each.k += 1
-        self._renew(each.k)
+        self._begin_epoch(each.k)
         self._begin(each)
         figures = dict(mix.figures)
         if self.decisions.outages is not None and self.decisions.outages.moves:
@@ -297,7 +297,7 @@ class Simulation:
             figures=figures,
         )
 
-    def _spend(self, work: Work, up: Mixing, k: int) -> None:
+    def _count_privacy(self, work: Work, up: Mixing, k: int) -> None:
         """Count what a round reveals about clients, or about their examples."""
         if self.budget is None:
             return
@@ -338,7 +338,7 @@ class Simulation:
         """(R, P) one exchange between servers, compressed if the experiment says so."""
         packing = self._packing
         if self._liars is not None and mixing.crossings:
-            return self._lied(mixing, self._liars, began)
+            return self._across_with_liars(mixing, self._liars, began)
         sent = mixing.via == "server-server" and mixing.crossings > 0
         state = self.state
         if packing is None or packing.across is None or state.public is None or not sent:
@@ -346,7 +346,9 @@ class Simulation:
         state.rows.touch(*senders(mixing))
         return packing.exchange(state.servers, state.public, mixing, state.number, hop)
 
-    def _lied(self, mixing: Mixing, liars: Attack, began: Mapping[int, Tensor]) -> Tensor:
+    def _across_with_liars(
+        self, mixing: Mixing, liars: Attack, began: Mapping[int, Tensor]
+    ) -> Tensor:
         """(R, P) one exchange in which some servers lie to others."""
         models = self.state.rows
         lies = {d: liars.told(models[d], start) for d, start in began.items()}
@@ -441,12 +443,12 @@ class Simulation:
         if self._folding is None or self._ahead_sums is None or not sent or self._stays is not None:
             return None
         if len(state.lanes) > 1:
-            return self._ahead_sums.sums(each, work, mix, state.taken, self._soonest)
+            return self._ahead_sums.sums(each, work, mix, state.taken, self._begun_in_order)
         if not plain(work, mix.up):
             return None
         return folded(self._folding, state, decided)
 
-    def _soonest(self) -> Iterator[tuple[LaneState, Begun]]:
+    def _begun_in_order(self) -> Iterator[tuple[LaneState, Begun]]:
         """The lanes, in the order in which their rounds end."""
         return ((each, self._begun(each)) for _, each in in_order(self._next))
 
@@ -454,9 +456,9 @@ class Simulation:
         """The models of `tasks`; the lanes whose rounds end next are trained along with them."""
         if len(self.state.lanes) == 1:
             return self.engine.train(tasks)
-        return self._ahead.train(each.number, tasks, self._coming)
+        return self._ahead.train(each.number, tasks, self._next_tasks)
 
-    def _coming(self, count: int) -> Iterator[tuple[int, list[Task]]]:
+    def _next_tasks(self, count: int) -> Iterator[tuple[int, list[Task]]]:
         """The `count` lanes whose rounds end next, and what each of them trains."""
         for _, each in islice(in_order(self._next), count):
             begun = self._begun(each)
