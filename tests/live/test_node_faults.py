@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from sdfeel.core.errors import RunError
 from sdfeel.core.run_files import STATUS
 from sdfeel.deploy.status import audited
-from sdfeel.live import audit
+from sdfeel.live import audit, process, self_checks
 from sdfeel.live.audit import MOST_KINDS, AuditedCall, AuditLog, verified
 from sdfeel.live.health import Health, disk_trouble, last_time
-from sdfeel.live.process import EdgeLife, NodeSetting, Service
+from sdfeel.live.process import EdgeLife, NodeSetting, Service, run_edge
 from sdfeel.live.self_checks import Pulse, alone, until_writable
 from sdfeel.live.store import Store
 from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused
@@ -27,7 +27,7 @@ from sdfeel.live.trust.identity import revoke
 from sdfeel.schemes import SDFeel
 from tests.clock import Clock
 from tests.examples import examples
-from tests.live.parties import LIMITS, Federation, run, serving
+from tests.live.parties import LIMITS, Federation, run, serving, until
 from tests.live.village import Village, network
 from tests.waiting import completed
 
@@ -217,6 +217,46 @@ def test_a_node_that_cannot_write_says_so_once_and_is_not_healthy(tmp_path: Path
         assert heart.health.status()["healthy"]
 
     completed(story())
+
+
+def test_a_server_whose_state_cannot_be_written_is_not_healthy_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state may be on a disk of its own: that the status can be written does not matter."""
+    identity = Federation.create(tmp_path / "federation").issue("edge/0")
+    home = tmp_path / "node"
+    home.mkdir()
+    setting = NodeSetting(identity, home, {}, tmp_path)
+    federation = Village(SDFeel(), network(), tmp_path).federation
+    told: list[str] = []
+    seen: list[dict[str, Any]] = []
+    lives = 0
+
+    async def live(_: EdgeLife) -> None:
+        nonlocal lives
+        lives += 1
+        if lives == 1:
+            raise OSError(28, "No space left on device")
+        await looks(2)
+
+    async def looks(count: int) -> None:
+        """Wait until it has looked at itself so often, and keep what it said then."""
+        (home / STATUS).unlink(missing_ok=True)
+        for _ in range(count):
+            await until((home / STATUS).exists)
+            seen.append(json.loads((home / STATUS).read_text()))
+            (home / STATUS).unlink()
+
+    async def wait(*_: object) -> None:
+        await looks(3)
+
+    monkeypatch.setattr(EdgeLife, "live", live)
+    monkeypatch.setattr(process, "until_writable", wait)
+    monkeypatch.setattr(self_checks, "PULSE", 0.01)
+    completed(run_edge(federation, setting, Service("127.0.0.1:0"), told.append))
+    assert [each["healthy"] for each in seen] == [False] * 3 + [True] * 2
+    assert "cannot write to" in seen[2]["last_error"]
+    assert len([line for line in told if "cannot write to" in line]) == 1
 
 
 def test_a_clock_that_jumps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,7 +37,8 @@ class Health:
     role: str
     ask: Callable[[], Mapping[str, Any]]
     failed: str = ""  # why it ends
-    trouble: str = ""  # why it cannot do its part now
+    trouble: str = ""  # what its own look at itself finds
+    paused: str = ""  # why its work cannot go on for now
     expires: float | None = None  # when its certificate expires
     page: str = ""  # host:port of the HTTP page
     clock: Callable[[], float] = time.time
@@ -51,7 +52,7 @@ class Health:
         if self._progress is None or self._progress[0] != done:
             self._progress = (done, steady)
         lag = 0.0 if told.get("over") else steady - self._progress[1]
-        trouble = self.failed or self.trouble
+        trouble = self.failed or self.paused or self.trouble
         if not trouble and self.expires is not None and now >= self.expires:
             trouble = "this node's certificate has expired: renew it with `sdfeel deploy renew`"
         last = str(told.pop("last_error", ""))

@@ -165,11 +165,12 @@ async def run_edge(
                 why = disk_trouble(error)
                 if why is None:
                     raise
+                health.paused = cannot_write(setting.directory, why)
                 if not health.trouble:  # otherwise it was logged already
-                    health.trouble = cannot_write(setting.directory, why)
-                    tell(health.trouble)
+                    tell(health.paused)
                 pause = PULSE if time.monotonic() - began > LONGEST else min(2 * pause, LONGEST)
                 await until_writable(setting.directory, pause)
+                health.paused = ""
                 tell(f"can write to {setting.directory} again, after '{why}': continuing there")
 
     await _alive(setting, health, life.audit, work, tell)

@@ -139,7 +139,7 @@ class Pulse:
             before = self.health.trouble
             why = error.strerror or str(error)
             self.health.trouble = cannot_write(self.setting.directory, why)
-            if not before:
+            if not before and not self.health.paused:
                 self.tell(self.health.trouble)
 
     def _clock(self) -> None:
