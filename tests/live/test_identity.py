@@ -290,10 +290,33 @@ def test_half_a_list_revokes_nobody(federation: Federation) -> None:
         assert allow.permits(one.serial, one.name)
         assert allow.permits(two.serial, two.name)
     assert "does not end with '# end' and the right checksum, so it may be" in told[0]
+    assert len(told) <= 3  # a slow copy is not told piece by piece
     federation.list.write_bytes(whole)
     revoke(federation.list, two.serial)
     assert allow.permits(one.serial, one.name)
     assert not allow.permits(two.serial, two.name)
+
+
+def test_a_list_that_was_gone_comes_back_whole_or_not_at_all(federation: Federation) -> None:
+    one, two = federation.issue("client/0"), federation.issue("client/1")
+    told: list[str] = []
+    now = [0.0]
+    allow = AllowList(federation.list, told.append, lambda: now[0])
+    assert allow.permits(two.serial, two.name)
+    assert allow.gone == ""
+    whole = federation.list.read_bytes()
+    federation.list.unlink()
+    assert allow.gone == ""
+    now[0] = 10.0
+    assert "nobody is trusted until it is back" in allow.gone
+    federation.list.write_bytes(b"".join(whole.splitlines(keepends=True)[:1]))
+    for now[0] in (11.0, 20.0):
+        assert not allow.permits(one.serial, one.name)
+        assert allow.gone
+    assert "may be incomplete: nobody is trusted; copy it again" in told[-1]
+    federation.list.write_bytes(whole)
+    assert allow.gone == ""
+    assert allow.permits(two.serial, two.name)
 
 
 def test_a_list_without_its_last_line_counts_when_it_is_left_alone(federation: Federation) -> None:

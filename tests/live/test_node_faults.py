@@ -23,6 +23,7 @@ from sdfeel.live.process import EdgeLife, NodeSetting, Service, run_edge
 from sdfeel.live.self_checks import Pulse, alone, until_writable
 from sdfeel.live.store import Store
 from sdfeel.live.transport import Caller, NotTrusted, Peer, Refused
+from sdfeel.live.trust import allow_list
 from sdfeel.live.trust.identity import revoke
 from sdfeel.schemes import SDFeel
 from tests.clock import Clock
@@ -193,10 +194,10 @@ def test_what_a_disk_does_not_take_is_told_from_other_errors(tmp_path: Path) -> 
     assert disk_trouble(ConnectionResetError(104, "Connection reset by peer")) is None
 
 
-def pulse(tmp_path: Path, told: list[str]) -> Pulse:
+def pulse(tmp_path: Path, told: list[str], allow: Path | None = None) -> Pulse:
     federation = Federation.create(tmp_path / "federation")
     identity = federation.issue("edge/0")
-    setting = NodeSetting(identity, tmp_path / "node", {}, tmp_path)
+    setting = NodeSetting(identity, tmp_path / "node", {}, allow or tmp_path)
     health = Health("edge-0", "edge", dict)
     job: asyncio.Future[None] = asyncio.Future()
     return Pulse(setting, health, AuditLog(tmp_path / "node" / "audit.jsonl"), job, told.append)
@@ -213,6 +214,28 @@ def test_a_node_that_cannot_write_says_so_once_and_is_not_healthy(tmp_path: Path
         assert "nothing that was acknowledged is lost" in told[0]
         assert not heart.health.status()["healthy"]
         (tmp_path / "node").unlink()
+        heart._disk()
+        assert heart.health.status()["healthy"]
+
+    completed(story())
+
+
+def test_a_node_without_its_allow_list_is_not_healthy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allow_list, "GONE", 0.0)
+
+    async def story() -> None:
+        (tmp_path / "allow.txt").write_text("# end\n")
+        (tmp_path / "node").mkdir()
+        heart = pulse(tmp_path, [], tmp_path / "allow.txt")
+        heart._disk()
+        assert heart.health.status()["healthy"]
+        (tmp_path / "allow.txt").rename(tmp_path / "elsewhere")
+        heart._disk()
+        assert "nobody is trusted until it is back" in heart.health.status()["last_error"]
+        assert not heart.health.status()["healthy"]
+        (tmp_path / "elsewhere").rename(tmp_path / "allow.txt")
         heart._disk()
         assert heart.health.status()["healthy"]
 

@@ -13,8 +13,9 @@ import pytest
 from sdfeel.core.errors import DataError
 from sdfeel.live.transport import NotTrusted, Peer, Unreachable
 from sdfeel.live.transport.diagnosis import GREETING
-from sdfeel.live.trust.identity import Identity, revoke
-from tests.live.parties import LIMITS, Federation, run, serving
+from sdfeel.live.trust import allow_list
+from sdfeel.live.trust.identity import AllowList, Identity, revoke
+from tests.live.parties import LIMITS, Federation, outage, run, serving
 
 GO_AWAY = 7  # the type of HTTP/2's frame that ends a connection
 METHOD = "/sdfeel.live.Node/Call"
@@ -169,6 +170,35 @@ def test_revocation_ends_a_server_in_the_middle_of_a_connection(ours: Federation
                 with pytest.raises(NotTrusted, match=f"shows certificate {edge.serial}, which is"):
                     await peer.call("echo", {}, timeout=60)
             assert server.counts["calls"] == 1
+
+    run(story())
+
+
+@pytest.mark.parametrize("whose", ["the server's", "ours"])
+def test_whoever_lacks_the_allow_list_trusts_nobody_and_revokes_nobody(
+    ours: Federation, whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that takes long must not end all nodes: they wait until the list is back."""
+    monkeypatch.setattr(allow_list, "GONE", 0.0)
+    me, other = ours.issue("client/2"), tmp_path / "allow.txt"
+
+    async def story() -> None:
+        async with serving(ours) as (address, _):
+            other.write_bytes(ours.list.read_bytes())
+            async with Peer(address, me, "edge/0", LIMITS, AllowList(other)) as peer:
+                await peer.call("echo", {}, timeout=30)
+                gone = ours.list if whose == "the server's" else other
+                content = gone.read_bytes()
+                gone.unlink()
+                words = r"allow-list.*(nobody is trusted|it trusts nobody)"
+                try:
+                    await outage(peer, "echo", words)
+                    none = grpc.aio.Metadata()
+                    cut = grpc.aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, none, none, "cut")
+                    assert await peer._judged(cut, 1.0) == "cut"  # in the middle of a call
+                finally:
+                    gone.write_bytes(content)
+                await peer.call("echo", {}, timeout=30)
 
     run(story())
 

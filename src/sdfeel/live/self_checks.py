@@ -16,6 +16,7 @@ from sdfeel.core.run_files import STATE, write_atomic
 from sdfeel.live.audit import AuditLog
 from sdfeel.live.health import Health, Tell, cannot_write, write_status
 from sdfeel.live.store import Store
+from sdfeel.live.trust.allow_list import AllowList
 from sdfeel.live.trust.identity import Wallet
 
 if TYPE_CHECKING:
@@ -119,7 +120,8 @@ class Pulse:
     _warned: float = float("-inf")
 
     def __post_init__(self) -> None:
-        self._wallet = Wallet(self.setting.identity)
+        self._wallet, allow = Wallet(self.setting.identity), self.setting.allow
+        self._allow = AllowList(allow) if allow.is_file() else None  # a client may have none
 
     async def beat(self) -> None:
         while True:
@@ -134,12 +136,12 @@ class Pulse:
     def _disk(self) -> None:
         try:
             write_status(self.setting.directory, {**self.health.status(), "ended": False})
-            self.health.trouble = ""
+            self.health.trouble = "" if self._allow is None else self._allow.gone
         except OSError as error:
             before = self.health.trouble
             why = error.strerror or str(error)
             self.health.trouble = cannot_write(self.setting.directory, why)
-            if not before and not self.health.paused:
+            if self.health.trouble != before and not self.health.paused:
                 self.tell(self.health.trouble)
 
     def _clock(self) -> None:

@@ -20,7 +20,7 @@ class NotTrusted(SdfeelError):
 
 
 class Unable(SdfeelError):
-    """This node cannot do what was asked, for example because its disk is full."""
+    """This node cannot do what was asked: its disk is full, say, or its allow-list is gone."""
 
 
 class Refused(SdfeelError):

@@ -16,7 +16,7 @@ from sdfeel.live.audit import ANSWERED, AuditedCall
 from sdfeel.live.transport.connections import hasten
 from sdfeel.live.transport.diagnosis import probe
 from sdfeel.live.transport.envelope import GO, METHOD, Envelope, opened
-from sdfeel.live.transport.errors import NotTrusted, Refused, Unreachable
+from sdfeel.live.transport.errors import NotTrusted, Refused, Unable, Unreachable
 from sdfeel.live.transport.limits import INLINE, Limits, for_peer
 from sdfeel.live.transport.stream import Conversation, Stalled
 from sdfeel.live.trust.allow_list import AllowList
@@ -117,8 +117,8 @@ class Peer:
             except grpc.aio.AioRpcError as error:
                 cut = error.code() is Code.UNAVAILABLE
                 trouble = await self._judged(error, end - clock()) or trouble
-            except Stalled as stalled:
-                trouble = str(stalled)
+            except (Stalled, Unable) as trial:
+                trouble = str(trial)
             self._outage.goes_on(clock(), trouble)
             left = end - clock()
             if left < _FIRST_WAIT:
@@ -245,6 +245,8 @@ class Peer:
         if self._allow is None:
             return (self.name.dns,)
         serials = self._allow.serials(str(self.name))
+        if gone := self._allow.gone:
+            raise Unable(gone)
         if not serials:
             raise NotTrusted(f"no certificate of {self.name} is on our allow-list: it was revoked")
         return tuple(self.name.pinned(serial) for serial in serials)
@@ -262,7 +264,8 @@ class Peer:
         if code is Code.UNIMPLEMENTED:
             raise Refused(f"{self.address} is not a node of sdfeel") from None
         if code is Code.UNAVAILABLE:
-            await self._ask_why(left, _REFUSED_EVERY if _REFUSED in reason else _PROBE_EVERY)
+            with suppress(Unable):  # which the next try will find out again
+                await self._ask_why(left, _REFUSED_EVERY if _REFUSED in reason else _PROBE_EVERY)
             if any(words in reason for words in _NO_ADDRESS):
                 await self._look_up_again()
             return reason.rpartition(": ")[2].rstrip("]")

@@ -170,6 +170,8 @@ class Server:
         if name.federation != me.federation:
             reason = f"{name} belongs to another federation than {me}"
             raise _Abort("denied", Code.UNAUTHENTICATED, reason)
+        if self._allow.gone:  # it may be back soon, and nobody was revoked
+            raise _Abort("failed", Code.INTERNAL, f"{me} has no allow-list: it trusts nobody now")
         if not self._allow.permits(serial, str(name)):
             reason = f"{me} does not accept certificate {serial} of {name}: it was revoked"
             raise _Abort("denied", Code.PERMISSION_DENIED, reason)

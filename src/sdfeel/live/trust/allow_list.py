@@ -36,6 +36,7 @@ class AllowList:
         self._entries: frozenset[tuple[str, str]] = frozenset()
         self._marked = False  # does the list in force end as it should?
         self._doubt: tuple[_Stamp, float] | None = None  # the file in its place, and since when
+        self._known = self._warned = False  # was a list ever in force? was that file complained of?
         if not self.path.is_file():
             raise DataError(f"there is no allow-list at {self.path}: copy the authority's {ALLOW}")
 
@@ -47,33 +48,50 @@ class AllowList:
         """The serial numbers of a name's certificates; several while it is being rotated."""
         return tuple(sorted(serial for serial, holder in self._current() if holder == name))
 
+    @property
+    def gone(self) -> str:
+        """What to say while there is no list; nothing if one is in force.
+
+        Then nobody is trusted, but nobody was revoked, either: those who wait are accepted again
+        when it is back.
+        """
+        self._current()
+        if self._stamp is not None:
+            return ""
+        return f"the allow-list {self.path} is gone: nobody is trusted until it is back"
+
     def _current(self) -> frozenset[tuple[str, str]]:
         stamp = stamp_of(self.path)
         if stamp is not None and stamp == self._stamp:
-            self._doubt = None
+            self._doubt, self._warned = None, False
             return self._entries
         text = None if stamp is None else _read(self.path)
         if text is not None and stamp == stamp_of(self.path) and self._acceptable(text, stamp):
             self._entries, self._stamp, self._marked = entries(text), stamp, is_whole(text)
-            self._doubt = None
-        elif text is None and self._since(None) >= GONE and self._entries:
+            self._doubt, self._known, self._warned = None, True, False
+        elif text is None and self._since(None) >= GONE and self._stamp is not None:
             self._entries, self._stamp = frozenset(), None
-            self._tell(f"the allow-list {self.path} is gone: nobody is trusted until it is back")
+            self._tell(self.gone)
         return self._entries
 
     def _acceptable(self, text: str, stamp: _Stamp) -> bool:
         """Does a list have the right last line or, without any, has it been left alone a while?"""
-        if is_whole(text) or self._stamp is None:
+        if is_whole(text) or not self._known:
             return True
-        first = self._doubt is None or self._doubt[0] != stamp
         settled = self._since(stamp) >= SETTLED
-        if self._marked and first:
+        if self._marked and not self._warned:
+            self._warned = True
             self._tell(
                 f"the allow-list {self.path} does not end with '{END}' and the right checksum, so "
-                f"it may be incomplete: the last good list stays in force; copy it again; if you "
-                f"edited it, let its last line be '{END}' alone"
+                f"it may be incomplete: {self._instead}; copy it again; if you edited it, let its "
+                f"last line be '{END}' alone"
             )
         return settled and not self._marked
+
+    @property
+    def _instead(self) -> str:
+        """What is in force while the file is not a whole list."""
+        return "nobody is trusted" if self._stamp is None else "the last good list stays in force"
 
     def _since(self, stamp: _Stamp) -> float:
         """For how many seconds the file has been like this."""
