@@ -17,6 +17,7 @@ from sdfeel.figures.fixed_texts import (
     CHOSEN,
     DESIGN,
     HEAD,
+    LINKS,
     OPEN,
     QUICK,
     READ,
@@ -133,7 +134,7 @@ def _quick(results: Path) -> str:
 def details(figure: Figure, results: Path) -> str:
     """One figure."""
     lines = [f"# {figure.name}: {figure.title}\n\n", paragraph(figure.caption), "\n"]
-    lines.append("[All figures](../reproduce.md)\n")
+    lines.append(f"{LINKS}\n")
     if figure.picture is not None or drawn_at(results, figure) is not None:
         lines.append(f"\n![{figure.title}]({figure.name}.svg)\n")
     for scale in ORDER:

@@ -107,12 +107,17 @@ ALL = """
 Another page has [all verdicts](reproduce/verdicts.md) in a table, and says which of them remain if
 all are to be right together.
 """
-VERDICTS = """# All verdicts
+LINKS = (
+    "[All figures](../reproduce.md) · [How claims are judged, and what A and E "
+    "mean](../reproduce.md#how-claims-are-judged)"
+)
+VERDICTS = f"""# All verdicts
 
-[All figures](../reproduce.md)
+{LINKS}
 
 A dash stands for a verdict that the design asks for ([MNIST](full.md), [CIFAR-10](cifar10.md)) but
-that has not been computed; in empty cells, none was planned.
+that has not been computed; in empty cells, none was planned. *Numbers* stands for a claim that only
+reports them.
 
 """
 OPEN = """

@@ -226,11 +226,12 @@ PANELS = (
     Panel("accuracy", "bytes", LABELS),
 )
 CAPTION = (
-    "Two classes per client, ring of 10 servers. Each method runs at the best of three rates, the "
-    "same for all, which was chosen on seed 0 (for Fashion-MNIST and at small scale, on MNIST with "
-    "all clients); seeds 1 and up are shown. A correction of K-GT, free-tracking and SCAFFOLD "
-    "moves a client by at most a tenth of its model's length in a round (scheme.trust); `any "
-    "length` has no such bound. FedProx is SD-FEEL with a pull of 0.1. The picture shows tau1 = 20."
+    "Two classes per client, ring of 10 servers. Each method runs at its best of three rates, the "
+    "same three for all; it was chosen on seed 0 (for Fashion-MNIST and at small scale, on MNIST "
+    "with all clients), and seeds 1 and up are shown. A correction of K-GT, free-tracking and "
+    "SCAFFOLD moves a client by at most a tenth of its model's length in a round (scheme.trust); "
+    "`any length` has no such bound. FedProx is SD-FEEL with a pull of 0.1. The picture shows "
+    "tau1 = 20."
 )
 DRIFT = Figure(
     "drift",

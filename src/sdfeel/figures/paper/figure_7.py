@@ -112,7 +112,8 @@ FIGURE = Figure(
     "7",
     "How often to average, per iteration and per second, on MNIST",
     "mnist",
-    "alpha = 1, ring. The text says MNIST, the caption CIFAR-10: MNIST here, CIFAR-10 as 7-cifar.",
+    "alpha = 1, ring. The paper's text says MNIST, its caption CIFAR-10: this figure is MNIST, and "
+    "7-cifar is CIFAR-10.",
     lines,
     PANELS,
     CLAIMS,

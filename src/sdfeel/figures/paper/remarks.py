@@ -37,7 +37,8 @@ TABLE = Figure(
     "table1",
     "Table I: what five systems need and promise",
     "",
-    "Links between servers, a cloud, latency, any topology, cell edge, proof for uneven data.",
+    "The columns: links between servers, a cloud, latency, any topology, clients at a cell's edge, "
+    "a proof for uneven data.",
     nothing,
     (),
     (
