@@ -27,15 +27,15 @@ class Transformer(nn.Module):
         super().__init__()
         self.words = nn.Embedding(WORDS, WIDTH).requires_grad_(False)
         self.places = nn.Embedding(LENGTH, WIDTH).requires_grad_(False)
-        self.ask, self.key, self.value = (LoRA(WIDTH, WIDTH) for _ in range(3))
-        self.think = nn.Sequential(LoRA(WIDTH, 32), nn.GELU(), LoRA(32, WIDTH))
-        self.judge = LoRA(WIDTH, SUBJECTS, rank=4)
+        self.query, self.key, self.value = (LoRA(WIDTH, WIDTH) for _ in range(3))
+        self.feed_forward = nn.Sequential(LoRA(WIDTH, 32), nn.GELU(), LoRA(32, WIDTH))
+        self.head = LoRA(WIDTH, SUBJECTS, rank=4)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.words(tokens) + self.places.weight
-        attention = self.ask(x) @ self.key(x).transpose(1, 2) / WIDTH**0.5
+        attention = self.query(x) @ self.key(x).transpose(1, 2) / WIDTH**0.5
         x = x + attention.softmax(dim=2) @ self.value(x)
-        return self.judge((x + self.think(x)).mean(dim=1))
+        return self.head((x + self.feed_forward(x)).mean(dim=1))
 
 
 def sentences(count: int) -> tuple[torch.Tensor, torch.Tensor]:

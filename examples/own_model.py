@@ -20,12 +20,12 @@ def pictures(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 class Bars(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.look = nn.Conv2d(1, 4, 3)
-        self.decide = nn.Linear(4 * 3 * 3, 2)
+        self.convolution = nn.Conv2d(1, 4, 3)
+        self.head = nn.Linear(4 * 3 * 3, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found = nn.functional.max_pool2d(torch.relu(self.look(x)), 2)
-        return self.decide(found.flatten(1))
+        found = nn.functional.max_pool2d(torch.relu(self.convolution(x)), 2)
+        return self.head(found.flatten(1))
 
 
 data = sdfeel.federate(pictures(400), pictures(100), clients=8, partition="dirichlet")

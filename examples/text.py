@@ -31,10 +31,10 @@ class Reader(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.words = nn.Embedding(len(VOCABULARY), 8)
-        self.judge = nn.Linear(8, 2)
+        self.head = nn.Linear(8, 2)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.judge(self.words(tokens).mean(dim=1))
+        return self.head(self.words(tokens).mean(dim=1))
 
 
 experiment = {
