@@ -147,7 +147,7 @@ def test_nothing_is_necessary_that_a_dense_count_leaves_out() -> None:
 def test_the_peak_is_measured_once() -> None:
     assert peak() is peak()
     assert peak().flops > 1e9
-    assert all(peak(name).flops > 1e9 for name in build.having())
+    assert all(peak(name).flops > 1e9 for name in build.available_sets())
 
 
 @pytest.mark.parametrize("scheme", ["sd-feel", "async-sd-feel"])

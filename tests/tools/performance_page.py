@@ -143,7 +143,7 @@ def measure(step: Step, cpu: str) -> Measured:
         found = _document(command)
         rows += found if isinstance(found, list) else found.get("rows", [found])
     others = max(before, taken())
-    having = build.having()
+    having = build.available_sets()
     return {
         "commands": [_without_json(command) for command in step.commands],
         "date": f"{date.today()}",
@@ -203,7 +203,7 @@ def skipped(name: str, step: Step, asked: bool) -> str | None:
     """Why a step is not measured now."""
     if step.needs and find_spec(step.needs) is None:
         return f"{step.needs} is not installed"
-    if step.code and step.code not in build.having()[:-1]:
+    if step.code and step.code not in build.available_sets()[:-1]:
         return f"this CPU has no more than {step.code}"
     if asked:
         return None

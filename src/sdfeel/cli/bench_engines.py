@@ -132,7 +132,7 @@ def _timed(
 def _header() -> str:
     """The CPU, what it can do, and which of that the code uses."""
     own = provenance.machine()
-    has = ", ".join(build.having()) or "no set that we know by name"
+    has = ", ".join(build.available_sets()) or "no set that we know by name"
     return (
         f"{own['CPU']}, {engine.cores()} cores, has {has}; native's code: "
         f"{build.code_instructions()}, torch's: {own['instruction set'].lower()}"

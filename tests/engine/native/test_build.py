@@ -204,7 +204,7 @@ def test_the_headers_compile_without_a_warning() -> None:
 @needs_compiler
 def test_every_instruction_set_has_a_library_of_its_own_and_the_same_bits(own_cache: Path) -> None:
     models, libraries = [], []
-    for name in (build.ALL, *build.having()):
+    for name in (build.ALL, *build.available_sets()):
         with build.compiled_for(name):
             engine = create()
         assert isinstance(engine, NativeEngine), engine
@@ -217,7 +217,7 @@ def test_every_instruction_set_has_a_library_of_its_own_and_the_same_bits(own_ca
 
 
 @needs_compiler
-@pytest.mark.skipif("avx512" not in build.having(), reason="this CPU has no AVX-512")
+@pytest.mark.skipif("avx512" not in build.available_sets(), reason="this CPU has no AVX-512")
 def test_code_for_avx2_has_vectors_of_eight() -> None:
     code = '#include "vectors.hpp"\nextern "C" int lanes() { return sdfeel::LANES; }\n'
     found = {}
@@ -257,7 +257,7 @@ def test_the_headers_hear_what_tiles_are_chosen_by(monkeypatch: pytest.MonkeyPat
 def test_instructions_are_asked_for_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "cpu", lambda: " ".join(sorted(build.AVX2)))
     compiler, zig = ("g++",), build.ZIG
-    assert (build.having(), build.code_instructions()) == (["avx2"], "avx2")
+    assert (build.available_sets(), build.code_instructions()) == (["avx2"], "avx2")
     with build.compiled_for("avx2"):
         assert build.asked_target(compiler) == ("-march=x86-64-v3", "-mtune=native")
         assert build.asked_target(zig) == ("-mcpu=x86_64_v3",)

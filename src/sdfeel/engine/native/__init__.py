@@ -11,8 +11,8 @@
     engine.py     NativeEngine, what the rest of the package sees
     rows.py       noise and robust rules over whole rows, with the bits of the plain code
 
-In include/, entry.hpp is where C++ begins and chain.hpp is one local step; conv.hpp, linear.hpp,
-first_linear.hpp and pointwise.hpp are stages, residual.hpp is a stage made of others, losses.hpp is
-the end; sgd.hpp and adam.hpp move weights. rows_entry.hpp is a library of its own, the same for all
-models.
+In include/, model_c_api.hpp has the functions that Python calls, and chain.hpp is one local step;
+conv.hpp, linear.hpp, first_linear.hpp and pointwise.hpp are stages, residual.hpp is a stage made of
+others, losses.hpp is the end; sgd.hpp and adam.hpp move weights. rows_c_api.hpp is a library of its
+own, the same for all models.
 """

@@ -170,7 +170,7 @@ def compiled(
 
 @cache
 def definition() -> str:
-    """A short name for what the native engine is compared with: a change means a new check."""
+    """A short hash of the code that libraries are compared with: if it changes, check again."""
     text, own = [torch.__version__, __version__], sys.modules[__name__]
     with suppress(OSError):  # if installed without sources, the version must do
         text += [inspect.getsource(part) for part in (batches, dropout, loop, optimizers, own)]

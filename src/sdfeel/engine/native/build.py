@@ -122,7 +122,7 @@ def asked_instructions() -> str:
 
 @contextmanager
 def compiled_for(name: str) -> Iterator[None]:
-    """What is compiled meanwhile, in this process and those it starts, is for these instructions.
+    """Whatever this process and its children compile meanwhile is for these instructions.
 
     InputError if the CPU lacks them. Libraries that are loaded already stay as they are.
     """
@@ -148,17 +148,17 @@ def lacks(name: str) -> str | None:
         return None
     return (
         f"this CPU cannot run code for {name}, because it lacks {', '.join(missing)}: choose "
-        f"{' or '.join([*having(), ALL])}"
+        f"{' or '.join([*available_sets(), ALL])}"
     )
 
 
 def code_instructions() -> str:
     """The instruction set to compile for: as asked, or the largest that has a name here."""
     asked = asked_instructions()
-    return asked if asked != ALL else next(reversed(having()), platform.machine())
+    return asked if asked != ALL else next(reversed(available_sets()), platform.machine())
 
 
-def having() -> list[str]:
+def available_sets() -> list[str]:
     """The instruction sets, least first, that this CPU has."""
     return [name for name, own in SETS.items() if own.needs <= set(cpu().split())]
 
@@ -234,12 +234,12 @@ def cpu() -> str:
 
 
 def tuning() -> tuple[str, ...]:
-    """What tiles are chosen by, as far as the system says: the same numbers, in less time."""
+    """Flags by which tiles are chosen to suit this CPU: the same numbers, in less time."""
     return tuning_for(_cpuinfo(), _read(FIRST_CACHE))
 
 
 def tuning_for(cpuinfo: list[str], first_cache: str) -> tuple[str, ...]:
-    """The same for a CPU with this description and this size of its first cache, as Linux has them.
+    """The same for a CPU with this description and first cache, as Linux gives them.
 
     AMD's family 25 (Zen 4) takes vectors of 512 bits in halves; all others take them whole.
     """
@@ -259,7 +259,7 @@ def _cpuinfo() -> list[str]:
 
 
 def _read(path: Path) -> str:
-    """What the system has to say there; nothing, if it is another system."""
+    """The text of a file in which Linux describes the machine; empty on other systems."""
     try:
         return path.read_text().strip()
     except OSError:

@@ -41,7 +41,7 @@ def source(plan: ModelPlan, batch: int) -> str:
             f"using Net = sdfeel::Chain<BATCH, {value}, {prod(plan.shape)}, {first}, Update, Loss,",
             ",\n".join(f"    {name}" for name in names) + ">;",
             "} // namespace",
-            "SDFEEL_ENTRY(Net)",
+            "SDFEEL_MODEL_C_API(Net)",
             "",
         ]
     )
@@ -53,7 +53,7 @@ def _headers(plan: ModelPlan) -> list[str]:
     sums = any(stage.branches is not None for stage in every(plan.stages))
     optional = {"residual.hpp": sums, "adam.hpp": plan.adam}
     return sorted(
-        {"entry.hpp", "losses.hpp", *found, *(h for h, is_in in optional.items() if is_in)}
+        {"model_c_api.hpp", "losses.hpp", *found, *(h for h, is_in in optional.items() if is_in)}
     )
 
 
@@ -65,7 +65,7 @@ def _update(plan: ModelPlan) -> str:
 
 
 def _written(name: str, stage: Stage, sends_gradient: bool, lines: list[str]) -> str:
-    """The type of a stage; what it stands on is added to `lines`."""
+    """The type of a stage; the definitions that it needs are added to `lines`."""
     lines += _layer(name, stage, sends_gradient)
     if stage.branches is None:
         update = ", Update" if isinstance(stage.main, LEARNING) else ""
@@ -188,7 +188,7 @@ HEADERS: dict[type[Any], str] = {
     Norm: "batch_norm.hpp",
     Pool: "pointwise.hpp",
     Average: "pointwise.hpp",
-    Smooth: "smooth.hpp",
+    Smooth: "smooth_activations.hpp",
     SampleNorm: "sample_norm.hpp",
     Embed: "embedding.hpp",
     type(None): "pointwise.hpp",

@@ -27,7 +27,7 @@ ROOM_BYTES = 12 << 20
 ORDERED_BYTES = 256 << 20  # of starts and sums that are copied into the stages' own orders
 NOBODYS, NO_SUMS = np.zeros(0, dtype=np.int64), np.zeros((0, 0))
 NO_OPENINGS = np.zeros(0, np.uint8)
-NO_BYTES = ctypes.c_char * 0  # what is at an address, for those who only want that
+NO_BYTES = ctypes.c_char * 0  # a view of no bytes, to ask for its address
 
 
 class CrowdCall(ctypes.Structure):
@@ -92,7 +92,8 @@ class Crowds:
     def gather(self, crowd: Crowd, totals: Floats | Sequence[Singles]) -> "Gathered":
         """Begin to train a crowd, whose models will be added up in the rows of `totals`.
 
-        If another one is still in training, threads come over as they find nothing more to do.
+        If another crowd is still in training, its threads come over when they have nothing left to
+        do.
         """
         if isinstance(totals, np.ndarray):
             assert totals.flags.c_contiguous
@@ -177,7 +178,7 @@ class Crowds:
     def _turned(self, crowd: Crowd, totals: Floats) -> tuple[Singles, Floats] | None:
         """The starts in the orders of the model's stages, and memory for sums in these orders.
 
-        None if it is less work to turn every model twice than starts and sums once.
+        None if that is more work than rearranging every model twice.
         """
         count, shape = len(crowd.starts), (len(crowd.starts), self._row)
         small = 4 * count * self._row + totals.nbytes <= ORDERED_BYTES
@@ -223,14 +224,14 @@ class Crowds:
 
     @cached_property
     def _places(self) -> NDArray[np.uintp]:
-        """(C,) where each client's rows are: asking every array would take far longer."""
+        """(C,) the address of each client's rows; asking every array would take far longer."""
         before = np.cumsum(self._part_sizes) - self._part_sizes
         return (_address(self._rows) + self._rows.itemsize * before).astype(np.uintp)
 
 
 @dataclass(frozen=True)
 class CrowdEndings:
-    """What is done when tasks have failed, were added, or are over."""
+    """What is called when a task has failed, when tasks were added, and when the crowd is over."""
 
     failed: Callable[[], SdfeelError]
     added: Callable[[int, int], None] | None  # tasks from the first to before the second
@@ -264,7 +265,7 @@ class Gathered:
 
     @property
     def here(self) -> ctypes.c_void_p | None:
-        """What C++ calls it, if it is not over, and its threads are of this process."""
+        """Its handle in C++; None if it is over, or if its threads belong to the parent process."""
         return self._handle if self.close.alive and self._process == os.getpid() else None
 
     def fold(self, until: int | None = None) -> None:
@@ -302,7 +303,7 @@ def _closing(into: Ints, begin: int, end: int) -> Ints:
 def _opening(into: Ints, sums: int) -> NDArray[np.uint8]:
     """(E,) 1 where an entry is the first of its sum."""
     first = np.full(sums, -1)
-    first[into[::-1]] = np.arange(len(into))[::-1]  # of several, the last that is written stays
+    first[into[::-1]] = np.arange(len(into))[::-1]  # in reverse: the first stays
     found = np.zeros(len(into), np.uint8)
     found[first[first >= 0]] = 1
     return found

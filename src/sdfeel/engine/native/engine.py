@@ -107,9 +107,13 @@ class NativeEngine:
             if pull and self._decoupled:  # its decay is not part of the gradient
                 yield from self._loop.train(list(some))
             elif pull:
-                yield from _rows(self._other(pull), [_turned(task, pull) for task in some])
+                yield from _rows(
+                    self._shifting_trainer(pull), [_turned(task, pull) for task in some]
+                )
             else:
-                yield from _rows(self._other(0.0) if shifted else self._trainer, list(some))
+                yield from _rows(
+                    self._shifting_trainer(0.0) if shifted else self._trainer, list(some)
+                )
 
     @property
     def folds(self) -> bool:
@@ -130,7 +134,7 @@ class NativeEngine:
         row, lessons = self._initial.numel(), Lessons.of(self._workload)
         return Crowds(self._native.library, lessons, row, self.workers)
 
-    def _other(self, pull: float) -> Trainer:
+    def _shifting_trainer(self, pull: float) -> Trainer:
         """What trains tasks that have shifts, or that are pulled to where they start."""
         if pull not in self._others:
             native = available(pulled(self._workload, pull), self.batch, shift=True)
@@ -226,7 +230,7 @@ class NativeEngine:
         losses, right = self._native.library.measure(
             row, data.x, data.y, BLOCK_EXAMPLES, self.workers, given
         )
-        # Blocks are fixed and added in order: the sum does not know about threads.
+        # Blocks are fixed and added in order, so the sum does not depend on the threads.
         return sum(losses.tolist()) / len(data), int(right.sum()) / len(data), given
 
 

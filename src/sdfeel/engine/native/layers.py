@@ -47,7 +47,7 @@ class Pool:
 
 @dataclass(frozen=True)
 class Average:
-    """AvgPool2d, and everything that is a case of it."""
+    """AvgPool2d, and layers that compute the same."""
 
     shape: Shape
     kernel: Pair
@@ -67,10 +67,10 @@ class Relu:
 
 @dataclass(frozen=True)
 class Smooth:
-    """Another activation."""
+    """An activation other than ReLU."""
 
     shape: Shape
-    name: str  # of its function in smooth.hpp
+    name: str  # of its function in smooth_activations.hpp
     parameter: float = 0.0
 
 
@@ -109,7 +109,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Embed:
-    """Vectors of the words of an example, and what becomes of them: their mean, or one line."""
+    """Words of an example become vectors, and these become their mean, or one line of numbers."""
 
     length: int  # words of an example
     words: int  # of the vocabulary

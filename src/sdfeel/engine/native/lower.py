@@ -195,7 +195,7 @@ def _taken(last: Stage, layer: Layer) -> Stage | None:
 
 
 def _fault(module: nn.Module, training: Training) -> str | None:
-    """Why the engine cannot train this, as far as it shows without layers and shapes."""
+    """Why the engine cannot train this, as far as one can tell before looking at layers."""
     if training.private is not None:
         return "its steps clip every example's gradient (privacy.protects = examples)"
     if loss_name(training.loss) is None:

@@ -18,20 +18,20 @@ from sdfeel.core.seeds import generator
 from sdfeel.engine.native.build import BuildFault, library
 
 Models = NDArray[Any]  # float32
-SOURCE = '#include "rows_entry.hpp"\n'
-LEAST = 1 << 12  # numbers from which on C++ is asked: for fewer, nobody need compile anything
+SOURCE = '#include "rows_c_api.hpp"\n'
+LEAST = 1 << 12  # fewer numbers are left to NumPy, so that nothing has to be compiled for them
 MOST_ROWS = 256  # as in rows.hpp
 TRIED = 20_000  # numbers that are compared with NumPy's before any other is drawn
 
 
 def rows_for(x: NDArray[Any]) -> "NativeRows | None":
-    """C++ for these float32 rows, if it is worthwhile and can be had."""
+    """The functions in C++ for these rows, if they are worthwhile and can be compiled here."""
     worthwhile = x.size >= LEAST and x.dtype == np.float32 and x.flags.c_contiguous
     return loaded() if worthwhile else None
 
 
 def rows_in_c() -> "NativeRows | None":
-    """C++ that mixes servers' models, if it can be had with the bits of `combine.mixed`."""
+    """The functions in C++, if they are compiled here and mix with the bits of `combine.mixed`."""
     rows = loaded()
     return rows if rows is not None and rows.fuses else None
 
@@ -58,7 +58,7 @@ class NativeRows:
     def __init__(self, path: Path) -> None:
         self._c = ctypes.CDLL(str(path))
         self._c.sdfeel_ziggurat_bytes.restype = ctypes.c_int64
-        # As NumPy's documents on extending it say, its functions are those of this file.
+        # NumPy's documentation on extending it promises that this file has its C functions.
         numpys = ctypes.CDLL(np.random._generator.__file__).random_standard_normal
         self._ziggurat = np.zeros(self._c.sdfeel_ziggurat_bytes(), np.uint8)
         self._c.sdfeel_ziggurat(_at(self._ziggurat), ctypes.cast(numpys, ctypes.c_void_p))

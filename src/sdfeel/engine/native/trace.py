@@ -63,7 +63,7 @@ class _Tracer(fx.Tracer):
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """The input of the model, what a node adds to its own, or several, where branches meet."""
+    """A part of the way from the model's input to a node: one node's layers, or two branches."""
 
     nodes: tuple[fx.Node, ...]
     layers: tuple[Layer, ...]
@@ -78,7 +78,7 @@ def _layers(way: _Way) -> list[Layer]:
 
 
 class _Chain:
-    """Follows the nodes of a traced module one by one, keeping how each came about."""
+    """Follows the nodes of a traced module one by one, and remembers the way to each of them."""
 
     def __init__(self, module: nn.Module, shape: Shape, calls_from: int) -> None:
         self._training = module.training
@@ -138,7 +138,7 @@ class _Chain:
         raise Unsupported("its forward() returns nothing")
 
     def _way(self, node: fx.Node, place: int) -> "_Way | None":
-        """The steps to what a node is given, if that is a batch of examples."""
+        """The steps on the way to a node's argument, if this is a batch of examples."""
         given = node.args[place] if len(node.args) > place else None
         return self._ways.get(given) if isinstance(given, fx.Node) else None
 
@@ -439,7 +439,8 @@ def _is_batch_size(node: fx.Node, data: Container[Any], sizes: set[fx.Node]) -> 
     return False
 
 
-# By torch's name of the function: its option if none is given, and its name in smooth.hpp.
+# By torch's name of the function: its option if none is given, and its name in
+# smooth_activations.hpp.
 SMOOTH: dict[str, Any] = {
     "tanh": 0.0,
     "sigmoid": 0.0,

@@ -11,7 +11,7 @@ template <class L, int BATCH> struct Activation {
     static constexpr int OUT = L::out;
     using Drop = typename L::Drop;
     static constexpr bool MASKED = L::relu || Drop::active;
-    // One for each output of each sample: dropout's, and 0 where ReLU has stopped it.
+    // For each output of each sample: dropout's multiplier, or 0 where ReLU has stopped the output.
     float multipliers[MASKED ? BATCH * OUT : 1];
 
     void draw(const Address &at, int n) {

@@ -1,10 +1,10 @@
 // Adam, in the place of sgd.hpp's step: w := w + size * average / (root of the squares' average).
 //
-// Changes are gradients times -1 here (a rule's rate is 1), so that what is kept are averages of the
-// gradients themselves. Both averages begin at zero for every task; what they lack at first is
-// corrected by the size of the step and by `root`, as torch has it. Weight decay is a part of the
-// gradient; DECOUPLED is AdamW, whose own decay leaves a part of each weight before the step. Roots
-// and quotients are rounded once on every CPU.
+// Changes are gradients times -1 here (a rule's rate is 1), so that what is kept are averages of
+// the gradients themselves. Both averages begin at zero for every task; what they lack at first is
+// corrected by the size of the step and by `root`, as in torch. Weight decay is a part of the
+// gradient; DECOUPLED is AdamW, whose own decay multiplies each weight by `left` before the step.
+// Roots and quotients are rounded once on every CPU.
 #pragma once
 
 #include "sgd.hpp"

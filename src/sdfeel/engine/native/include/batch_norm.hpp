@@ -59,7 +59,7 @@ struct BatchNorm : Planes<L::channels, L::height, L::width, BATCH> {
         }
     }
 
-    // Gradients of planes that are all there before the first is known: sums over the batch.
+    // Every plane's gradient depends on sums over the whole batch, which are computed first.
     template <class Next> SDFEEL_NOINLINE void backward(int n, Next &next, const Rule &rule) {
         double along[CHANNELS] = {}, total[CHANNELS] = {}; // sums of d * normalised, and of d
         for (int s = 0; s < n; s++) {

@@ -12,15 +12,15 @@ template <class Stage> constexpr auto looks_ahead(int) -> decltype(&Stage::fill_
 }
 template <class Stage> constexpr bool looks_ahead(...) { return false; }
 
-// Whether a stage has its weights in an order of its own: a row can be brought into it once for many
-// clients, in the same places and with the same number of numbers.
+// Whether a stage has its weights in an order of its own. A row can be brought into that order once
+// for many clients; the stage's weights still fill the same part of the row.
 template <class Stage> constexpr auto has_order(int) -> decltype(&Stage::read_ordered, true) {
     return true;
 }
 template <class Stage> constexpr bool has_order(...) { return false; }
 
-// Stages in a row before an end. Every stage writes its output into the input of the next, and takes
-// its gradient from there. Stages before FIRST have nothing to learn, and need no gradient.
+// Stages in a row before an end. Every stage writes its output into the input of the next, and
+// takes its gradient from there. Stages before FIRST have nothing to learn, and need no gradient.
 template <int FIRST, class End, class... Stages> struct Line {
     static constexpr int STAGES = sizeof...(Stages);
     static constexpr int64_t PARAMETERS = (int64_t(0) + ... + Stages::PARAMETERS);
@@ -32,7 +32,7 @@ template <int FIRST, class End, class... Stages> struct Line {
     void read(const float *row) {
         each<0>([&](auto &stage) { stage.read(row); });
     }
-    // The same of, and to, a row whose stages have their own orders.
+    // The same for a row in which stages have their own orders.
     static constexpr bool ORDERS = (false || ... || has_order<Stages>(0));
     void read_ordered(const float *row) {
         each<0>([&](auto &stage) {
@@ -64,7 +64,7 @@ template <int FIRST, class End, class... Stages> struct Line {
         });
         act(done, row + done, size - done);
     }
-    // A row of `size` numbers from torch's order to the stages' own, or BACK.
+    // Bring a row of `size` numbers from torch's order into the stages' own orders, or BACK.
     template <bool BACK, class T> static void turn(const T *from, T *to, int64_t size) {
         int64_t done = 0;
         (turn_one<Stages, BACK>(from, to, done), ...);

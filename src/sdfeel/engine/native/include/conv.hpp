@@ -120,8 +120,9 @@ template <class L, int BATCH, class Update> struct Conv {
         return 1;
     }
 
-    // act(torchs, own, taps): where torch and where WeightGradient has the weights of some
-    // neighbouring taps. Torch's are BLOCK rows of taps, ours a row of SLOT for each tap.
+    // act(torchs, own, taps): where torch keeps the weights of some neighbouring taps, and where
+    // WeightGradient does. Torch has BLOCK rows of taps; we have a row of SLOT numbers for each
+    // tap.
     template <class Act> static SDFEEL_INLINE void each_block(const Act &act) {
         constexpr bool GAPS = Weights::ROW != Shape::KERNEL_X * SLOT; // between a kernel's rows
         constexpr int ROWS = GAPS ? Shape::KERNEL_Y : 1, TAPS = Shape::TAPS / ROWS;
@@ -148,7 +149,8 @@ template <class L, int BATCH, class Update> struct Conv {
         if constexpr (TWICE)
             for (int y = 0; y < Shape::HEIGHT; y++) {
                 float *to = side_by_side[s][0] + y * Shape::ROW;
-                for (int i = 0; i < Shape::WIDTH; i += 8) { // too far: the next row corrects it
+                // The next row overwrites what is too much.
+                for (int i = 0; i < Shape::WIDTH; i += 8) {
                     const Floats<8> some = load<8>(x[s][0] + y * Shape::WIDTH + i);
                     store<8>(to + i, some);
                     store<8>(to + Shape::PLACES + 8 + i, some);

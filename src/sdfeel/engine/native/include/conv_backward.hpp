@@ -55,8 +55,8 @@ template <class L> struct WeightGradient {
                 }
             };
             int i = 0;
-            // Loads set the pace where a winner has few sums: one load is enough for four gradients.
-            // (GCC takes a lane to 16 others by way of memory.)
+            // Loads set the pace where a winner has few sums: one load is enough for four
+            // gradients. (GCC takes a lane to 16 others by way of memory.)
             if constexpr (CHAINS > 1 && SIZE < 16)
                 for (; i + 4 <= winners.count; i += 4) {
                     const Floats<4> g = load<4>(winners.changes + i);
@@ -77,8 +77,8 @@ template <class L> struct WeightGradient {
     }
 };
 
-// Inputs' gradient: every winner adds (its gradient) x (the kernel) to the inputs under it. An input's
-// sum is one chain: channel after channel, and in each of them winner after winner.
+// Inputs' gradient: every winner adds (its gradient) x (the kernel) to the inputs under it. An
+// input's sum is one chain: channel after channel, and in each of them winner after winner.
 template <class L> struct InputGradient {
     using Shape = ConvShape<L>;
     static constexpr bool DENSE = DenseTile<L>::fits; // every output is a winner
@@ -130,8 +130,8 @@ template <class L> struct InputGradient {
     }
 
   private:
-    // Inputs take from all outputs that they were part of. Earlier winners see them under later taps,
-    // so taps are walked through backwards.
+    // Each input adds up what all outputs that it was part of send back. Earlier winners have it
+    // under later taps, so taps are walked through backwards.
     template <class Lists> SDFEEL_INLINE void gather(const Lists &lists, const float *w) {
         for (int y = 0; y < L::height; y++) {
             gather_piece<0>(lists, w, y, 0);

@@ -49,7 +49,7 @@ template <class L> struct ConvForward {
   private:
     static SDFEEL_INLINE void copy_row(const float *from, float *to) {
         if constexpr (L::stride_x == 1) {
-            constexpr int SIZE = fitting(OUT_W); // the next row corrects what is too much
+            constexpr int SIZE = fitting(OUT_W); // the next row overwrites what is too much
             for (int x = 0; x < OUT_W; x += SIZE) store<SIZE>(to + x, load<SIZE>(from + x));
         } else {
             for (int x = 0; x < OUT_W; x++) to[x] = from[x * L::stride_x];

@@ -20,8 +20,8 @@ template <class L> struct ConvShape {
     static constexpr int FINAL_W = L::pool ? OUT_W / 2 : OUT_W, FINAL = FINAL_H * FINAL_W;
     static constexpr int VECTORS = divide_up(POSITIONS, LANES);
 
-    // Where the backward pass has the input (y, x). A single plane lies there TWICE, the second time
-    // half a cache line further, so that no eight neighbours need straddle two lines.
+    // Where the backward pass has the input (y, x). A single plane lies there TWICE, the second
+    // time half a cache line further, so that no eight neighbours need straddle two lines.
     static constexpr bool TWICE = IN == 1 && !L::sends_gradient && KERNEL_X > 4 && KERNEL_X <= 8;
     static constexpr int ROW = TWICE ? round_up(WIDTH, 16) : WIDTH, PLACES = HEIGHT * ROW + 16;
     static constexpr int place(int y, int x) {
@@ -56,9 +56,9 @@ template <class Shape> struct ForwardTile {
     static constexpr int OUTS = best() / 16, WIDE = best() % 16;
 };
 
-// Weight gradient: each weight has CHAINS sums, which the winners of a sample join in turn: a kernel
-// of few vectors has too few sums otherwise, and they would wait for one another. Part of the order,
-// so of no CPU in particular.
+// Weight gradient: each weight has CHAINS sums, which the winners of a sample join in turn: a
+// kernel of few vectors has too few sums otherwise, and they would wait for one another. Part of
+// the order, so of no CPU in particular.
 template <class Shape> struct WeightOrder {
     static constexpr int VECTORS = Shape::KERNEL_Y * divide_up(Shape::IN * Shape::KERNEL_X, ORDER);
     static constexpr int CHAINS = VECTORS == 1 ? 4 : VECTORS < 8 ? 2 : 1;
@@ -136,9 +136,10 @@ template <class Shape> struct InputTile {
     static constexpr int REST = Shape::IN % 8 <= 2 ? rest(Shape::IN % 8) : 0;
     static constexpr int MAIN = Shape::IN - REST;
     static constexpr int SIZE = fitting(MAIN), NEEDED = divide_up(MAIN, SIZE);
-    // As many vectors as keep one block of all positions in the first cache. Winners overlap, so each
-    // waits for what the one before it has stored. Where that takes longer than storing, two vectors
-    // wait together, even if they come from the second cache; the kernel should stay in registers.
+    // As many vectors as keep one block of all positions in the first cache. Winners overlap, so
+    // each waits for what the one before it has stored. Where that takes longer than storing, two
+    // vectors wait together, even if they come from the second cache; the kernel should stay in
+    // registers.
     static constexpr int HELD = most(1, ACCUMULATORS / Shape::TAPS);
     static constexpr int FIT = WHOLE ? least(2, HELD) : most(1, 20000 / (Shape::AREA * SIZE * 4));
     static constexpr int BLOCKS = divide_up(NEEDED, least(NEEDED, FIT));

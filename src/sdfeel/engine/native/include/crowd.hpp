@@ -1,15 +1,15 @@
 // Many clients in one call: their examples are picked, their models trained, and all of it added to
 // their servers' sums, in the clients' order, without Python in between.
 //
-// Threads take a few tasks at a time. Models are added up as combine.py does: one task after the
-// other, in double, each product and sum rounded once. A thread whose tasks are next adds them itself,
-// from where they are; others leave theirs in a room, and whoever is before them adds those, too.
+// Threads take a few tasks at a time. Models are added up as in weighted_sums.hpp, one task after
+// the other. A thread whose tasks are next adds their models itself, from where they are. Other
+// threads leave theirs in a room, and the thread whose tasks come before them adds those, too.
 //
-// If there are few starts and sums for many clients, all rows are in the orders of the model's stages
-// (`ordered`), and only starts and sums are ever turned.
+// If there are few starts and sums for many clients, all rows are in the orders of the model's
+// stages (`ordered`), and nothing but starts and sums is ever rearranged.
 #pragma once
 
-#include "multiples.hpp"
+#include "weighted_sums.hpp"
 #include "shuffle.hpp"
 #include "stream.hpp"
 
@@ -26,8 +26,8 @@ struct SdfeelCrowd {
     int64_t chunk;                 // tasks that a thread takes at once; rooms are a multiple of it
     const int64_t *begins;         // (count + 1) where the entries of each task begin
     const int64_t *into;           // entries: which sum,
-    const double *weights;         //   and what the model counts there
-    const uint8_t *opens;          //   and whether it is the first of its sum
+    const double *weights;         //   and the model's weight in it,
+    const uint8_t *opens;          //   and whether it is the first term of that sum
     double *totals;                // (sums, parameters) which may be anything at first
     int64_t updates;               // not 0: what is added is the model less its start
     int64_t ordered;               // not 0: starts, models and totals are in the stages' own orders
@@ -79,8 +79,8 @@ template <class Net> class Crowd : public OnHeap {
     }
     Crowd(const Crowd &) = delete;
 
-    // Wait until the models of all tasks before `until` are added, but not for long. How many are, or
-    // below 0: NOT_YET, or why they never will be.
+    // Wait for a moment until the models of all tasks before `until` are added. Returns how many
+    // are, or a negative number: NOT_YET, or the reason why they never will be.
     int64_t fold(int64_t until) {
         const Held held(lock);
         awaited = until;
@@ -102,7 +102,8 @@ template <class Net> class Crowd : public OnHeap {
     int failure = 0;
     bool stopped = false, bad = false; // bad: the next task to be added has failed
     int at_work = 0; // threads that have not left, or are still to come
-    // The way from a crowd to the next; both know it, and whoever ends last deletes it.
+    // By which threads go from one crowd to the next. Both point to it, and the last to end deletes
+    // it.
     struct Way : OnHeap {
         Lock lock;
         Crowd *next;
@@ -115,7 +116,7 @@ template <class Net> class Crowd : public OnHeap {
             expected--;
             if (!next->crew.come()) next->fail(nullptr);
         }
-        // Nobody will come any more who has not: others are sent instead.
+        // The threads that have not come by now will not come any more: send others instead.
         void send_others() {
             const Held held(lock);
             if (!ended && expected && !next->crew.send(expected)) next->fail(nullptr);
@@ -173,7 +174,7 @@ template <class Net> class Crowd : public OnHeap {
         else fail(net);
     }
 
-    // Threads that will come over to the next crowd, `most` at most.
+    // How many threads will come over to the next crowd: `most` at most.
     int invite(Crowd &next, int most) {
         const Held held(lock);
         const int coming = at_work < most ? at_work : most;
@@ -200,8 +201,9 @@ template <class Net> class Crowd : public OnHeap {
         vacated.tell_all();
     }
 
-    // The next chunk and a room for its models: the one used last, which is still in the caches. -1
-    // if there is nothing more to do. Whoever has a chunk has a room, so the first in turn goes on.
+    // The next chunk and a room for its models: the room used last, which is still in the caches.
+    // -1 if there is nothing more to do. A thread that has a chunk has a room, too: so the one
+    // whose turn it is never waits.
     int64_t taken(float *&models) {
         const Held held(lock);
         const auto over = [&] { return next == chunks || stopped || bad || failure; };
@@ -215,8 +217,8 @@ template <class Net> class Crowd : public OnHeap {
         const Held held(lock);
         return chunk == turn;
     }
-    // A chunk is trained. Whoever comes when its turn has come adds it up, and then all those that wait
-    // behind it; others leave theirs.
+    // A chunk is trained. If it is next in turn, this thread adds it up, and then all chunks that
+    // wait behind it; if not, this thread leaves it to another one.
     void finish(int64_t chunk, float *models, Net *keeper) {
         {
             const Held held(lock);
@@ -236,7 +238,8 @@ template <class Net> class Crowd : public OnHeap {
         moved.tell_all();
         vacated.tell_all();
     }
-    // The models of the next chunk, if they wait; `vacant` is a room that is no longer needed.
+    // The models of the next chunk, if they wait already; `vacant` is a room that is no longer
+    // needed.
     float *next_turn(float *vacant) {
         const Held held(lock);
         places[chunks + idle++] = vacant;
@@ -257,7 +260,7 @@ template <class Net> class Crowd : public OnHeap {
         else train_task<false>(net, tasks, i);
         return true;
     }
-    // The rows of a task, as batches.py has them; false if one of them is not in the data.
+    // The rows of a task, as batches.py picks them; false if one of them is not in the data.
     bool pick(int64_t i, int64_t *order, int64_t *rows) const {
         const SdfeelTasks &tasks = call.tasks;
         const int64_t client = tasks.clients[i], count = call.part_sizes[client];
@@ -288,8 +291,8 @@ template <class Net> class Crowd : public OnHeap {
         else net.write(model);
     }
 
-    // Add the model of task i to its sums; false if it has failed. It is in `keeper`, if there is one,
-    // and otherwise in `model`.
+    // Add the model of task i to its sums; false if it has failed. It is in `keeper`, if there is
+    // one, and otherwise in `model`.
     bool add(int64_t i, float *model, Net *keeper) {
         if (call.tasks.finite[i] != 1) return false;
         const auto piece = [&](int64_t first, const float *numbers, int64_t count) {

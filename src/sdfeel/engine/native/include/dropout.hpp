@@ -23,7 +23,7 @@ template <class Layer> struct Dropout {
             philox(at, Layer::number, uint64_t(e / 4) + 1, words);
             const int valid = count - e < 4 ? int(count - e) : 4;
             for (int i = 0; i < valid; i++) {
-                // p = 1 drops everything: its scale is 0. Not a branch, which nobody could guess.
+                // p = 1 drops everything: its scale is 0. No branch, which the CPU could not guess.
                 const float either[] = {0.0f, Layer::scale};
                 multipliers[e + i] = either[words[i] >= Layer::threshold];
             }

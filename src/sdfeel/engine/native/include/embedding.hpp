@@ -1,4 +1,4 @@
-// Vectors of words: the mean of an example's, or one after the other.
+// Words as vectors: the mean of an example's vectors, or one after the other.
 //
 // It comes first in a model, and its input is whole numbers. Sums over words are chains in the
 // order of the words, and sums over examples in the order of the examples.

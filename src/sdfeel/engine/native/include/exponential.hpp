@@ -1,5 +1,5 @@
-// The exponential and the logarithm, as the loss needs them: every C library rounds its own in its
-// own way, and these do so in one.
+// The exponential and the logarithm that losses need. Every C library rounds its own differently;
+// these are rounded the same way everywhere.
 #pragma once
 
 #include "vectors.hpp"
@@ -42,7 +42,7 @@ template <int TERMS> SDFEEL_INLINE void exponentials(const double *x, double *po
         powers[k] = x[k] > -700 ? found : x[k] != x[k] ? x[k] : 0;
     }
 }
-constexpr int FOR_FLOATS = 8, FOR_DOUBLES = 13; // terms that are enough for their precision
+constexpr int FOR_FLOATS = 8, FOR_DOUBLES = 13; // how many terms each precision needs
 
 // The natural logarithm of x >= 1.
 inline double log_double(double x) {

@@ -17,7 +17,7 @@
 
 namespace sdfeel {
 
-// A tile of `a` broadcast numbers x `b` vectors for `n` vectors: the cheapest number of vectors.
+// `n` vectors are cut into tiles of `a` broadcast numbers x `b` vectors: the cheapest `b`.
 constexpr int vectors_of_tile(int a, int n) {
     int best = 1, lowest = 1 << 30;
     for (int b = 1; a * b + b + 1 <= REGISTERS; b++) {
@@ -47,7 +47,7 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     static constexpr int CHANGE_WIDE = vectors_of_tile(INPUTS, VECTORS);
     // Inputs whose weights stay in the first cache while all samples pass over them.
     static constexpr int SLICE = round_up(most(8, 20000 / (4 * STRIDE)), INPUTS);
-    // The last slice is always copied: behind its last row, a start may end.
+    // The last slice is always copied: vectors read beyond its last row, where a start may end.
     static constexpr int LAST = (IN - 1) / SLICE * SLICE;
 
     alignas(64) float x[2][ROWS][IN_STRIDE]; // this batch and the next, in turn
@@ -80,8 +80,8 @@ template <class L, int BATCH, class Update> struct FirstLinear {
         transpose<false>(weights[0], STRIDE, row + L::weight, IN, IN, OUT);
         write_rest(row);
     }
-    // The order of its own: the row's weights by inputs, not by outputs. The row is read until the
-    // first step is done.
+    // The order of its own: the row's weights by inputs, not by outputs. The row must not change
+    // until the first step is done.
     void read_ordered(const float *row) {
         start = row + L::weight;
         if (L::bias >= 0) memcpy(bias, row + L::bias, OUT * 4);
@@ -246,7 +246,8 @@ template <class L, int BATCH, class Update> struct FirstLinear {
     }
 };
 
-// The better of the two for a layer: lanes without an output are lost. Their orders differ.
+// The better of the two for a layer: FirstLinear wastes lanes if there are few outputs. They add up
+// in different orders.
 template <class L, int BATCH, class Update>
 using AnyLinear = Choose<!L::sends_gradient && L::out >= 2 * ORDER, FirstLinear<L, BATCH, Update>,
                          Linear<L, BATCH, Update>>;

@@ -5,14 +5,15 @@
 #pragma once
 
 #include "activation.hpp"
-#include "front.hpp"
+#include "nonzeros.hpp"
 #include "sgd.hpp"
 #include "transpose.hpp"
 #include "vectors.hpp"
 
 namespace sdfeel {
 
-// Samples that share one load of a weight: few are left over, and the sums fit the registers.
+// How many samples share one load of a weight: so that few are left over, and sums fit in
+// registers.
 constexpr int sample_tile(int batch) {
     int best = 1, waste = 1 << 30;
     constexpr int TILES[] = {5, 4, 6, 3, 2, 1};
@@ -46,7 +47,7 @@ template <class L, int BATCH, class Update> struct Linear {
     static constexpr bool IN_PARTS = WIDTH > FORWARD_PART;
     static constexpr int BACKWARD_PART = most(64, 20000 / (8 * BATCH) / LANES * LANES);
     // What ReLU or dropout has stopped has no gradient, and is skipped. A row is summed up in
-    // registers, in as few pieces as there must be.
+    // registers, in as few pieces as possible.
     static constexpr bool SKIPS = L::sends_gradient && Activation<L, BATCH>::MASKED;
     static constexpr int PIECES = divide_up(VECTORS, ACCUMULATORS);
     static constexpr int PIECE = divide_up(VECTORS, PIECES);

@@ -1,8 +1,8 @@
 // Normal numbers of a PCG64, bit for bit as NumPy draws them.
 //
-// NumPy's ziggurat takes one word for a number in 99 of 100 cases; that case is computed here, and
-// all others by NumPy's own function. Its tables are found by asking that function, too: which number a
-// word becomes, and from which word on it is not enough.
+// NumPy's ziggurat makes 99 of 100 numbers from a single random word. These are computed here, and
+// all others by NumPy's own function. The tables come from that function, too: it is called with
+// chosen words, which shows what number a word becomes, and from which size on one is not enough.
 #pragma once
 
 #include "philox.hpp"
@@ -84,7 +84,7 @@ class Pcg64 {
     }
 };
 
-// The generator that NumPy makes of 256 random bits: SeedSequence, then PCG64.
+// The generator that NumPy seeds with 256 random bits: SeedSequence, then PCG64.
 inline Pcg64 seeded(const uint8_t bits[32]) {
     uint32_t given[8], pool[4], turn = 0x43B0D7E5;
     int count = 0;
@@ -118,7 +118,7 @@ inline Pcg64 seeded(const uint8_t bits[32]) {
     return Pcg64::made(Wide(words[0]) << 64 | words[1], Wide(words[2]) << 64 | words[3]);
 }
 
-// What NumPy makes of a word, and from which size on it needs more than that.
+// What number NumPy makes of a word, and from which size on it needs another word.
 struct Ziggurat {
     static constexpr int LAYERS = 512; // 256, and their mirror image: bit 8 is the sign
     struct Layer {

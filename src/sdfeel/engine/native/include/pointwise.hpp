@@ -1,4 +1,4 @@
-// ReLU, dropout and max-pooling where no convolution or linear layer takes them in.
+// ReLU, dropout and pooling that no convolution or linear layer computes as part of itself.
 //
 // Such places are rare (dropout between the last convolution and the first linear layer, a second
 // pooling), so these stages are plain loops.

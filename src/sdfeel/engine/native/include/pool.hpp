@@ -1,4 +1,4 @@
-// Threads that wait for work. Starting them anew for every round took milliseconds of it.
+// Threads that wait for work. Starting them anew took milliseconds of every round.
 //
 // Not OpenMP's: that pool would be torch's, too, and a process that forks after using it hangs.
 // Here a forked process finds that the pool is its parent's, and makes its own.
@@ -10,7 +10,7 @@
 
 namespace sdfeel {
 
-// Something to do once. It deletes itself if it was made by `new`.
+// Something to do once. The thread that has done it deletes it.
 struct Job : OnHeap {
     void (*act)(void *what);
     void *what;
@@ -33,8 +33,8 @@ class Pool : public OnHeap {
         return pool;
     }
 
-    // Have one more thread do act(what); false if there is none to be had. `mine`: it is the calling
-    // one, which is the pool's, and is about to end what it does.
+    // Have one more thread do act(what); false if none can be started. `mine`: the calling thread
+    // is one of the pool's, is about to finish its job, and will do this next.
     bool start(void (*act)(void *), void *what, bool mine = false) {
         Job *const job = new Job(act, what);
         if (!job) return false;
@@ -45,13 +45,14 @@ class Pool : public OnHeap {
         }
         (last ? last->next : first) = job;
         last = job;
-        if (waiting++ == 0 && !mine) more.tell_one(); // whoever takes a job wakes those for others
+        if (waiting++ == 0 && !mine) more.tell_one(); // a thread that takes a job wakes the next
         return true;
     }
 
   private:
-    // A thread that has got up wakes so many others. If the calling thread woke all of them while it
-    // is still on its core, the system would put two on the same one, and move neither for a while.
+    // How many others a woken thread wakes. If the calling thread woke all of them while it still
+    // keeps its own core busy, the system would put two on the same core, and move neither for a
+    // while.
     static constexpr size_t WAKES = 2;
     const pid_t owner = getpid();
     Lock lock;
@@ -82,12 +83,12 @@ class Pool : public OnHeap {
     }
 };
 
-// Threads at one piece of work, until all of them have left it.
+// Threads that do the same work; `wait` returns when all of them have left it.
 template <class Work> class Crew {
   public:
     explicit Crew(const Work &work) : work(work) {}
 
-    // Up to `count` threads of the pool; the number that could be had.
+    // Have up to `count` threads of the pool do the work; returns how many there were.
     int send(int count) {
         int sent = 0;
         Pool *const pool = count > 0 ? Pool::mine() : nullptr;
@@ -103,7 +104,8 @@ template <class Work> class Crew {
         }
         return sent;
     }
-    // The calling thread of the pool comes as soon as it has ended what it does; false if it cannot.
+    // The calling thread, one of the pool's, will do the work after its present job; false if it
+    // cannot.
     bool come() {
         {
             const Held held(lock);

@@ -1,6 +1,6 @@
 // Two branches from one input, whose outputs are added up, with the ReLU that follows them.
 //
-// Each branch is a line of stages, of which one may be empty: then it is the input itself.
+// Each branch is a line of stages. One branch may be empty: then its output is the input itself.
 #pragma once
 
 #include "chain.hpp"

@@ -1,5 +1,5 @@
 // What servers and clients do with whole rows, bit for bit as NumPy does it: noise, lengths, sums,
-// and each number's order among its like.
+// and sorting the numbers of each column.
 #pragma once
 
 #include "normal.hpp"
@@ -17,7 +17,7 @@ template <class T, int N> SDFEEL_INLINE Some<T, N> some(const T *from) {
 template <class T, int N> SDFEEL_INLINE void put(T *to, Some<T, N> values) {
     *reinterpret_cast<typename Vector<T, N>::loose *>(to) = values;
 }
-constexpr int EIGHT = 8; // sums of NumPy's are eight chains
+constexpr int EIGHT = 8; // NumPy adds in eight chains
 typedef Some<double, EIGHT> Doubles;
 typedef Some<int64_t, EIGHT> Whole;
 SDFEEL_INLINE Doubles all_eight(double x) { return Doubles{x, x, x, x, x, x, x, x}; }
@@ -29,7 +29,7 @@ SDFEEL_INLINE void put_singles(float *to, Doubles values) {
     put<float, EIGHT>(to, __builtin_convertvector(values, Some<float, EIGHT>));
 }
 
-// (count) numbers, added as NumPy adds: halves of halves, then eight chains.
+// The sum of `count` numbers, as NumPy adds them: halves of halves, then eight chains.
 template <class Eight, class One>
 double pairwise(const Eight &eight, const One &one, int64_t begin, int64_t count) {
     if (count > 128) {
@@ -49,7 +49,7 @@ double pairwise(const Eight &eight, const One &one, int64_t begin, int64_t count
     return total;
 }
 
-// The pairs of Batcher's network that sorts `count` numbers.
+// The pairs that Batcher's sorting network compares in order to sort `rows` numbers.
 struct Pairs {
     static constexpr int MOST = 4096;
     uint8_t low[MOST], high[MOST];

@@ -1,7 +1,8 @@
 // The order in which a client sees its examples: NumPy's, to the bit (batches.py).
 //
-// `Generator(PCG64(SeedSequence(words))).permutation(rows)`, without Python: a million clients shuffle
-// their examples in every round. Python compares a few orders with NumPy's before it relies on this.
+// `Generator(PCG64(SeedSequence(words))).permutation(rows)`, without Python: a million clients
+// shuffle their examples in every round. Python compares a few orders with NumPy's before it relies
+// on this.
 #pragma once
 
 #include <stdint.h>
@@ -69,7 +70,7 @@ class Pcg64 {
         state = sum(state, Wide{words[0], words[1]});
         step();
     }
-    // A number of as many bits as `most`, at least 1, has.
+    // A random number with as many bits as `most`, which is at least 1.
     uint32_t as_long_as(uint32_t most) { return half() & UINT32_MAX >> __builtin_clz(most); }
 
   private:
@@ -126,7 +127,7 @@ inline void shuffle(const uint32_t *seed, int64_t words, uint64_t client, uint64
     entropy.finish(state);
     Pcg64 draws(state);
     for (int64_t i = count - 1; i > 0;) {
-        // One that is too large is drawn again. Not a branch, which nobody could guess.
+        // A number that is too large is drawn again. No branch, which the CPU could not guess.
         const int64_t found = draws.as_long_as(uint32_t(i)), fits = found <= i;
         const int64_t j = i + (found - i) * fits, row = rows[i];
         rows[i] = rows[j];

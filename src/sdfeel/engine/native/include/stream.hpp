@@ -1,8 +1,8 @@
 // Models that are trained ahead of whoever uses them, in order, in bounded memory.
 //
-// Trained models go to a ring of rooms. A thread takes the next task, waits until it is described and
-// its room is free, and trains; the caller describes tasks a little ahead, waits for one after the
-// other, uses its model, and gives the room back. So threads wait for one another only when the
+// Trained models go to a ring of rooms. A thread takes the next task, waits until it is described
+// and its room is free, and trains; the caller describes tasks a little ahead, waits for one after
+// the other, uses its model, and gives the room back. So threads wait for one another only when the
 // round is over, and not at all for what the caller does meanwhile.
 #pragma once
 

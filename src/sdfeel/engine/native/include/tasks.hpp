@@ -1,4 +1,4 @@
-// What Python asks for: models to train and to measure, one task at a time in one workspace.
+// The tasks that Python gives: models to train and to measure, one at a time in one workspace.
 #pragma once
 
 #include "chain.hpp"
@@ -11,7 +11,7 @@ struct SdfeelTasks {
     const float *const *starts; // (count) the model each begins from
     const float *const *shifts; // (count) rows added to every gradient; null if there are none
     float *models;              // (rooms, parameters) where the trained models go
-    int64_t rooms;              // task i's is i modulo this
+    int64_t rooms;              // task i's model goes to room i modulo this
     int64_t parameters;
     const int64_t *clients;
     const int64_t *first;       // mini-batches the client has taken before
@@ -23,7 +23,7 @@ struct SdfeelTasks {
     uint64_t key;
     const float *rates;         // (count) learning rates
     float momentum, decay;
-    uint8_t *finite;            // (count) 0 where the model left the finite numbers
+    uint8_t *finite;            // (count) 0 where the model has numbers that are not finite
     double first_average, second_average, epsilon; // Adam's: what is kept of its averages
     double own_decay;           // AdamW's
 };
@@ -74,24 +74,26 @@ template <bool ORDERED, class Net> void train_task(Net &net, const SdfeelTasks &
     const auto *y = static_cast<const typename Net::Target *>(tasks.y);
     const typename Net::Target *targets[Net::CAPACITY];
     const auto example = [&](int64_t s) { return x + picked[s] * Net::EXAMPLE_SIZE; };
-    // The examples lie anywhere: ask for those of step t + AHEAD in time. What takes longest is to find
-    // pages that were not used for a while, and many are found at once if nothing else is asked for in
-    // between. The CPU guesses the other lines when it reads the first; only those that are needed
-    // immediately are asked for, too.
+    // Examples lie anywhere in memory, so those of step t + AHEAD are prefetched. What takes
+    // longest is to look up pages that were not used for a while; a CPU looks up many at once if
+    // nothing else is prefetched in between, so this takes one number of each page. The CPU guesses
+    // the other cache lines when it reads the first: only examples that are needed at once are
+    // prefetched line by line, too.
     constexpr int LINE = 64 / sizeof *x, PAGE = 4096 / sizeof *x, AHEAD = Net::LOOKS_AHEAD ? 2 : 1;
-    const auto ask = [&](int64_t begin, int64_t count, int apart) __attribute__((always_inline)) {
+    const auto prefetch = [&](int64_t begin, int64_t count,
+                              int apart) __attribute__((always_inline)) {
         for (int64_t s = begin; s < begin + count; s++)
             for (int e = 0; e < Net::EXAMPLE_SIZE + apart - 1; e += apart)
                 __builtin_prefetch(example(s) + least(e, Net::EXAMPLE_SIZE - 1), 0, 2);
     };
     const int64_t first = least(AHEAD, int(tasks.steps[i])) * n; // examples that are needed at once
-    ask(0, first, PAGE);
-    ask(0, first, LINE);
+    prefetch(0, first, PAGE);
+    prefetch(0, first, LINE);
     if (tasks.shifts) net.shift(tasks.shifts[i], pace.rate());
     if constexpr (ORDERED) net.read_ordered(tasks.starts[i]);
     else net.read(tasks.starts[i]);
     for (int64_t t = 0; t < tasks.steps[i]; t++, picked += n) {
-        if (t + AHEAD < tasks.steps[i]) ask(AHEAD * n, n, PAGE);
+        if (t + AHEAD < tasks.steps[i]) prefetch(AHEAD * n, n, PAGE);
         for (int s = 0; s < n; s++) {
             targets[s] = y + picked[s] * Net::TARGETS;
             if (t == 0 || !Net::LOOKS_AHEAD) net.fill(s, example(s));

@@ -8,7 +8,7 @@
 
 namespace sdfeel {
 
-// Things that `new` makes; null if there is no memory.
+// The base of things that `new` makes: it gives null if there is no memory.
 struct OnHeap {
     static void *operator new(size_t size) noexcept { return malloc(size); }
     static void operator delete(void *memory) { free(memory); }
@@ -34,7 +34,7 @@ class Held {
     template <class Ready> void wait(Condition &until, const Ready &ready) const {
         while (!ready()) pthread_cond_wait(&until.condition, mutex);
     }
-    // The same for about so many milliseconds at most.
+    // The same, but for at most about that many milliseconds.
     template <class Ready>
     void wait(Condition &until, const Ready &ready, long milliseconds) const {
         constexpr long SECOND = 1000000000;
@@ -55,7 +55,8 @@ class Held {
     pthread_mutex_t *mutex;
 };
 
-// The same, if nobody else holds it: a process forked while another thread did must not wait.
+// Holds a lock, but only if no other thread does: in a process that was forked while another thread
+// held the lock, nobody would ever release it.
 class HeldIfFree {
   public:
     explicit HeldIfFree(Lock &lock) : mutex(&lock.mutex), held(!pthread_mutex_trylock(mutex)) {}
@@ -70,7 +71,7 @@ class HeldIfFree {
     bool held;
 };
 
-// Run act(what) on a thread of its own; false if there is none to be had.
+// Run act(what) on a thread of its own; false if none can be started.
 inline bool run_detached(void *(*act)(void *), void *what) {
     constexpr size_t STACK = 8 << 20; // as on most systems; on some it would be 128 KiB
     pthread_attr_t how;

@@ -1,12 +1,13 @@
-// Turning a matrix: what costs a shuffle or two for four numbers costs a cache miss for one.
+// Transposing a matrix, 4 x 4 numbers at a time: two shuffles for four numbers, where one by one
+// each would cost a cache miss.
 #pragma once
 
 #include "vectors.hpp"
 
 namespace sdfeel {
 
-// A block of up to 4 x 4: what lies next to it is neither read nor written, unless it SPILLS: then
-// there are zeros behind short rows of `to`.
+// A block of up to 4 x 4. What lies next to it is neither read nor written, unless it SPILLS: then
+// zeros are written behind short rows of `to`.
 template <int ROWS = 4, int COLUMNS = 4, bool SPILLS = false, class T>
 SDFEEL_INLINE void transpose_four(const T *from, int from_stride, T *to, int to_stride) {
     typedef T Four __attribute__((vector_size(4 * sizeof(T))));
@@ -47,7 +48,7 @@ inline void transpose(const T *from, int from_stride, T *to, int to_stride, int 
         transpose_four(from + long(r) * from_stride + c, from_stride, to + long(c) * to_stride + r,
                        to_stride);
     };
-    // The lines come from many places at once: no CPU guesses that, so they are asked for.
+    // The lines come from many places at once, which no CPU guesses: so they are prefetched.
     constexpr int LINE = 64 / sizeof(T), AHEAD = 2 * LINE;
     if (DISTANT_FROM) {
         constexpr int BAND = 32;
@@ -77,8 +78,8 @@ inline void transpose(const T *from, int from_stride, T *to, int to_stride, int 
             to[long(c) * to_stride + r] = from[long(r) * from_stride + c];
 }
 
-// The same for a small one, whose size is known when it is compiled. SPILLS: up to three numbers behind
-// a row of `to` may be overwritten before the next row is written.
+// The same for a small one, whose size is known when it is compiled. SPILLS: up to three numbers
+// behind a row of `to` may be overwritten before the next row is written.
 template <int ROWS, int COLUMNS, bool SPILLS = false>
 SDFEEL_INLINE void turn(const float *from, int from_stride, float *to, int to_stride) {
     constexpr int LAST_ROWS = ROWS % 4, LAST_COLUMNS = COLUMNS % 4;

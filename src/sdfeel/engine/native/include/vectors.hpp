@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "meta.hpp"
+#include "std_substitutes.hpp"
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
@@ -39,8 +39,8 @@ constexpr int LANES = 4, REGISTERS = 16;
 // How many sums a kernel may keep in registers, leaving some for its operands.
 constexpr int ACCUMULATORS = REGISTERS == 32 ? 26 : 12;
 
-// What build.py knows of this CPU, for tiles to be chosen by. WHOLE: vectors of 512 bits are loaded,
-// stored and multiplied at once, not in halves. FIRST_CACHE: its bytes.
+// What build.py knows about this CPU, so that tiles suit it. WHOLE: vectors of 512 bits are loaded,
+// stored and multiplied at once, not in halves. FIRST_CACHE: bytes in the cache of the first level.
 #if defined(SDFEEL_WHOLE)
 constexpr bool WHOLE = LANES == 16;
 #else
@@ -51,14 +51,15 @@ constexpr bool WHOLE = false;
 #endif
 constexpr int FIRST_CACHE = SDFEEL_FIRST_CACHE;
 
-// Lanes of a sum that runs across lanes, on every CPU; and how many vectors they are here.
+// ORDER: lanes of a sum that runs across lanes, on every CPU. PARTS: how many vectors they fill
+// here.
 #if !defined(SDFEEL_ORDER) // by a test: another order has other bits
 #define SDFEEL_ORDER 16
 #endif
 constexpr int ORDER = SDFEEL_ORDER, PARTS = ORDER / LANES;
 static_assert(PARTS * LANES == ORDER, "an order is made of whole vectors");
 
-// Whether the CPU multiplies and adds in one step. One that does not has bits of its own.
+// Whether the CPU multiplies and adds in one step. A CPU that does not computes other bits.
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA) || defined(__FP_FAST_FMAF)
 constexpr bool FUSES = true;
 #else
@@ -79,7 +80,7 @@ template <int N> using Ints = typename Types<N>::ints;
 template <int N> SDFEEL_INLINE Floats<N> load(const float *from) {
     return *reinterpret_cast<const typename Types<N>::loose *>(from);
 }
-// The same for a vector that is used several times: GCC would rather load it for each of them again.
+// The same for a vector that is used several times: otherwise GCC would load it again for each use.
 template <int N> SDFEEL_INLINE Floats<N> load_once(const float *from) {
     return *reinterpret_cast<const volatile typename Types<N>::loose *>(from);
 }
@@ -87,7 +88,7 @@ template <int N> SDFEEL_INLINE void store(float *to, Floats<N> values) {
     *reinterpret_cast<typename Types<N>::loose *>(to) = values;
 }
 
-// N bytes as numbers. GCC 12 would take them one by one.
+// N bytes as numbers. GCC 12 on its own would convert them one by one.
 template <int N> SDFEEL_INLINE Ints<N> widened(const uint8_t *from) {
 #if defined(__AVX2__) && !defined(__clang__)
     typedef char Sixteen __attribute__((vector_size(16)));
@@ -254,7 +255,7 @@ template <int N> SDFEEL_INLINE Floats<N> root(Floats<N> v) {
 #if defined(__AVX__) && !defined(__clang__)
     if constexpr (N == 8) return __builtin_ia32_sqrtps256(v);
 #endif
-    return roots<N>(v, To<N>()); // of which some compilers make one instruction
+    return roots<N>(v, To<N>()); // some compilers make one instruction of it
 }
 
 // The sum of all lanes, always in the same tree.
@@ -280,7 +281,7 @@ constexpr int round_up(int a, int b) { return divide_up(a, b) * b; }
 constexpr int least(int a, int b) { return a < b ? a : b; }
 constexpr int most(int a, int b) { return a > b ? a : b; }
 
-// act(lanes, i) over `COUNT` neighbours, as many at a time as there are; one is a plain number.
+// act(lanes, i) over `COUNT` neighbours: whole vectors as long as there are any, then one by one.
 template <int COUNT, class Act> SDFEEL_INLINE void in_vectors(const Act &act) {
     int i = 0;
     for (; i + LANES <= COUNT; i += LANES) act(Number<LANES>(), i);

@@ -1,11 +1,11 @@
-// 2x2 max-pooling and ReLU after a convolution, and who gets the gradient.
+// 2x2 max-pooling and ReLU after a convolution, and which outputs get a gradient.
 //
 // Only the largest of each window, and only if ReLU lets it through, has a gradient. The backward
 // pass follows these winners alone: with pooling there are four times fewer than positions.
 #pragma once
 
 #include "conv_shape.hpp"
-#include "front.hpp"
+#include "nonzeros.hpp"
 
 namespace sdfeel {
 
@@ -40,7 +40,7 @@ template <class L> struct Pooling {
                 }
                 if (FINAL_W % SIZE == 0 || x + SIZE <= FINAL_W) store<SIZE>(to + y * row + x, best);
                 else store_first<FINAL_W % SIZE, SIZE>(to + y * row + x, best);
-                if (TRAIN) // the next row corrects what is too much
+                if (TRAIN) // the next row overwrites what is too much
                     store_narrowed<SIZE>(codes + y * FINAL_W + x, code);
             }
     }

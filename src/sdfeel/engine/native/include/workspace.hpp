@@ -12,8 +12,8 @@ namespace sdfeel {
 // every call. A client leaves nothing behind that the next one could see.
 template <class Net> class Spare {
   public:
-    // A workspace, all zeros when it is new: borders and spare lanes rely on it. Null if there is no
-    // memory.
+    // A workspace, all zeros when it is new: borders and spare lanes rely on it. Null if there is
+    // no memory.
     Net *take() {
         {
             const HeldIfFree held(lock);
@@ -25,8 +25,8 @@ template <class Net> class Spare {
         static_assert(__is_trivial(Net), "all zeros is a workspace");
         void *const memory = aligned_alloc(PAGE, SIZE);
 #if defined(MADV_HUGEPAGE)
-        // A kernel walks through more small pages at once than a CPU remembers the places of.
-        if (LARGE && memory) madvise(memory, SIZE, MADV_HUGEPAGE); // it may say no
+        // A kernel walks through more small pages at once than a CPU can keep the addresses of.
+        if (LARGE && memory) madvise(memory, SIZE, MADV_HUGEPAGE); // which the system may refuse
 #endif
         return memory ? static_cast<Net *>(memset(memory, 0, SIZE)) : nullptr;
     }

@@ -1,22 +1,24 @@
-// Those of some numbers that matter, one after the other.
+// Picking the numbers that matter out of many, and packing them without gaps.
 #pragma once
 
 #include "vectors.hpp"
 
 namespace sdfeel {
 
-// For each choice of eight numbers, where they come from if the chosen move to the front.
-struct Forward {
+// For each choice among eight numbers: the places of the chosen ones, which are to move to the
+// front.
+struct ToFront {
     uint8_t places[256][8];
-    constexpr Forward() : places() {
+    constexpr ToFront() : places() {
         for (int chosen = 0; chosen < 256; chosen++)
             for (int i = 0, to = 0; i < 8; i++)
                 if (chosen >> i & 1) places[chosen][to++] = uint8_t(i);
     }
 };
 
-// Write the places and changes of those that are `alive` one after the other, and perhaps something
-// behind them; how many there were. Without a branch: whether a ReLU is alive cannot be guessed.
+// Write the places and changes of those that are `alive` one after the other, and return how many
+// there are; what lies behind them may be overwritten. There is no branch, because a CPU cannot
+// guess whether a ReLU is alive.
 template <int N>
 SDFEEL_INLINE int append(int32_t *places, float *changes, Ints<N> place, Floats<N> change,
                          Ints<N> alive) {
@@ -30,9 +32,9 @@ SDFEEL_INLINE int append(int32_t *places, float *changes, Ints<N> place, Floats<
     }
 #elif defined(__AVX2__) && !defined(__clang__)
     if constexpr (N == 8) {
-        static constexpr Forward forward{};
+        static constexpr ToFront to_front{};
         const int mask = __builtin_ia32_movmskps256((Floats<N>)alive);
-        const Ints<N> order = widened<N>(forward.places[mask]);
+        const Ints<N> order = widened<N>(to_front.places[mask]);
         store<N>(reinterpret_cast<float *>(places),
                  (Floats<N>)__builtin_ia32_permvarsi256(place, order));
         store<N>(changes, __builtin_ia32_permvarsf256(change, order));
@@ -52,14 +54,14 @@ template <int... I> SDFEEL_INLINE Ints<sizeof...(I)> counted(Indices<I...>) {
     return Ints<sizeof...(I)>{I...};
 }
 
-// Those of COUNT numbers that are not zero, and their places.
+// The numbers among COUNT that are not zero, and their places.
 template <int COUNT> struct NotZero {
     static constexpr int ROOM = round_up(COUNT, LANES);
     int count;
     int32_t places[ROOM];
     float values[ROOM];
 
-    // `numbers`: zeros behind them, up to a whole vector.
+    // Behind `numbers` there are zeros, up to a whole vector.
     SDFEEL_INLINE void find(const float *numbers) {
         count = 0;
         for (int i = 0; i < COUNT; i += LANES) {

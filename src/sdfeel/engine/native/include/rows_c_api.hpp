@@ -1,12 +1,12 @@
-// What Python calls for whole rows (rows.py): plain C functions over float32 models.
+// The plain C functions that rows.py calls. They work on whole rows: models in float32.
 #pragma once
 
-#include "multiples.hpp"
+#include "weighted_sums.hpp"
 #include "rows.hpp"
 
 namespace sdfeel {
 
-// (count) numbers of a row that may end before N of them.
+// N numbers of a row; if only `count` are left in it, zeros follow them.
 template <class T, int N> SDFEEL_INLINE Some<T, N> few(const T *from, int count) {
     if (count >= N) return some<T, N>(from);
     T padded[N] = {};
@@ -59,7 +59,8 @@ struct Ranks {
 };
 
 // Calls take(column, count, ranks) for (rows, columns) numbers, up to eight columns at a time.
-// Equal numbers stay in the order of their rows, where their shares are not `equal` either.
+// Equal numbers stay in the order of their rows, unless all shares are `equal`: then it is all the
+// same.
 template <class Take>
 void in_order(const float *x, int rows, int64_t columns, const double *share, bool equal,
               const Take &take) {
@@ -104,7 +105,7 @@ void in_order(const float *x, int rows, int64_t columns, const double *share, bo
     }
 }
 
-constexpr double TO_WHOLE = 0x1.8p52; // added and taken away, it rounds what is below 2^51
+constexpr double TO_WHOLE = 0x1.8p52; // added and subtracted, it rounds to whole numbers
 
 // Eight differences; what is beyond the end is 0.
 SDFEEL_INLINE Doubles gaps(const float *x, const double *own, int count) {
@@ -149,8 +150,8 @@ void sdfeel_ziggurat(void *memory, void *numpy) {
     memcpy(memory, &made, sizeof made);
 }
 
-// What a client sends: trained - start, no longer than `norm`, with noise by a generator that is
-// made of 256 bits. No deviation, no noise.
+// What a client sends: trained - start, scaled down to `norm` if it is longer, with noise from a
+// generator that 256 bits have seeded. If the deviation is 0, there is no noise.
 void sdfeel_guarded(const void *ziggurat, const float *start, const float *trained, float *out,
                     int64_t count, double norm, double deviation, const uint8_t *bits) {
     sdfeel::minus(trained, start, out, count);
@@ -200,8 +201,8 @@ void sdfeel_summed(const float *x, int64_t rows, int64_t count, const double *fa
 
 bool sdfeel_rows_fuse() { return sdfeel::FUSES; }
 
-// As servers mix: row n becomes the sum of weight * term over its terms, those from starts[n] on. Terms
-// may be rows: all are read before any is written.
+// Mix models as servers do: row n becomes the sum of weight * term over its terms, which begin at
+// starts[n]. Rows may be terms themselves: all terms are read before any row is written.
 void sdfeel_mix(const float *const *terms, const double *weights, const int64_t *starts,
                 float *const *rows, int64_t count, int64_t size) {
     constexpr int64_t ROOM = 1 << 12; // numbers that wait until all have been read
@@ -217,7 +218,8 @@ void sdfeel_mix(const float *const *terms, const double *weights, const int64_t 
     }
 }
 
-// (columns) each number's weighted median, where two have half of the votes each their mean.
+// (columns) the weighted median of each column: if two numbers have half of the votes each, their
+// mean.
 void sdfeel_median(const float *x, int rows, int64_t columns, const double *share, bool equal,
                    double nothing, double *out) {
     using namespace sdfeel;
@@ -237,7 +239,7 @@ void sdfeel_median(const float *x, int rows, int64_t columns, const double *shar
     });
 }
 
-// (columns) each number's weighted mean without a share of the votes at either end.
+// (columns) the weighted mean of each column, without a share `trim` of the votes at either end.
 void sdfeel_trimmed(const float *x, int rows, int64_t columns, const double *share, bool equal,
                     double nothing, double trim, double *out) {
     using namespace sdfeel;
@@ -256,7 +258,7 @@ void sdfeel_trimmed(const float *x, int rows, int64_t columns, const double *sha
     });
 }
 
-// (rows) the largest of x - own in each row, whatever its sign; rows of `x` lie `stride` apart.
+// (rows) the largest |x - own| in each row; rows of `x` lie `stride` apart.
 void sdfeel_most(const float *x, int64_t stride, int rows, int64_t columns, const double *own,
                  double *most) {
     using namespace sdfeel;
@@ -289,9 +291,9 @@ void sdfeel_products(const float *x, int64_t stride, int rows, int64_t columns, 
         for (int j = i; j < rows; j += TILE) multiply(room, wide, rows, columns, i, j, products);
 }
 
-// (rows, columns) each row becomes the mean of `count` rows, all but those that are `far` from it
-// (rows, others): sums of whole numbers again. Rows with the factor 0 are not whole: where `near`
-// (rows, rows) says so, they are added as they are.
+// (rows, columns) each row becomes the mean of `count` rows: of all but those that are `far` from
+// it (rows, others). These are sums of whole numbers, too. But rows whose factor is 0 are not
+// rounded: they are added as they are, wherever `near` (rows, rows) is not 0.
 void sdfeel_met(const float *x, int64_t stride, int rows, int64_t columns, const double *own,
                 const double *factors, const double *near, const int64_t *far, int64_t others,
                 double unit, double count, float *out) {

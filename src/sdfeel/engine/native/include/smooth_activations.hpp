@@ -1,4 +1,5 @@
-// Activations other than ReLU: each its own stage, which keeps the slopes for the way back.
+// Activations other than ReLU. Each is a stage of its own, which keeps its slopes for the backward
+// pass.
 //
 // Computed in double by the series of exponential.hpp, four at a time, and rounded once: no C
 // library has a part in it, so the bits are the same everywhere.
@@ -16,7 +17,8 @@ SDFEEL_INLINE double tanh_of(double z, double e) {
     return z < 1e-4 ? z - z * z * z / 3 : (1 - e) / (1 + e);
 }
 
-// Each gives of(z, y, slope) for AT_ONCE numbers; a NaN passes. `P` gives `parameter`.
+// Each has of(z, y, slope), which computes AT_ONCE values and slopes; a NaN stays one. `P` gives
+// `parameter`.
 template <class P> struct Tanh {
     static SDFEEL_INLINE void of(const double *z, double *y, double *slope) {
         double e[AT_ONCE];
@@ -110,7 +112,7 @@ template <class P> struct GELU {
     }
 };
 
-// What torch calls approximate = "tanh".
+// GELU as torch computes it with approximate="tanh".
 template <class P> struct TanhGELU {
     static SDFEEL_INLINE void of(const double *z, double *y, double *slope) {
         constexpr double SCALE = 0x1.988453440fb5dp-1, CUBE = 0.044715;

@@ -1,5 +1,5 @@
-// Sums of models as combine.py has them: one term after the other, in double, each product and sum
-// rounded once.
+// Weighted sums of models, as combine.py computes them: one term after the other, in double, and
+// each product is rounded only once, together with the addition.
 #pragma once
 
 #include "vectors.hpp"
@@ -29,7 +29,8 @@ SDFEEL_INLINE WideDoubles fused(WideDoubles a, WideDoubles b, WideDoubles c) {
 }
 #endif
 
-// total += weight * row; if it is the FIRST of a sum, to zero, whatever total was.
+// total += weight * row. If it is the FIRST term of a sum, `total` counts as zero, whatever it
+// holds.
 template <bool FIRST>
 inline void add_multiple(double *total, const float *row, double weight, int64_t count) {
     int64_t p = 0;
@@ -44,7 +45,7 @@ inline void add_multiple(double *total, const float *row, double weight, int64_t
     for (; p < count; p++) total[p] = fused(weight, double(row[p]), FIRST ? 0.0 : total[p]);
 }
 
-// (count) the sum of weight * term over `terms` rows, from number `begin` of each on.
+// (count) the sum of weight * term over `terms` rows, beginning at number `begin` of each row.
 inline void sum_multiples(const float *const *rows, const double *weights, int64_t terms,
                           int64_t begin, int64_t count, float *sum) {
     int64_t p = 0;

@@ -1,4 +1,5 @@
-// What Python calls: plain C functions over a chain, all threads, one client per thread at a time.
+// The plain C functions by which Python trains and measures one model. They use several threads,
+// each of which works on one client at a time.
 #pragma once
 
 #include "crowd.hpp"
@@ -24,12 +25,12 @@ template <class Net, class Act> int for_each(int64_t count, int threads, const A
     };
     Crew<decltype(work)> others(work);
     others.send(int(threads < count ? threads : count) - 1);
-    work(); // if no more threads were to be had, all of it
+    work(); // all of it, if no other thread could be started
     others.wait();
     return has_failed() ? NO_MEMORY : 0;
 }
 
-// Some rows of a matrix, from torch's order to the stages' own, or BACK.
+// Bring some rows of a matrix from torch's order into the stages' own orders, or BACK.
 template <bool BACK, class Net, class T>
 int turn(const T *from, T *to, const int64_t *rows, int64_t count, int64_t parameters, int threads) {
     return for_each<Net>(count, threads, [&](Net &, int64_t i) {
@@ -41,7 +42,7 @@ int turn(const T *from, T *to, const int64_t *rows, int64_t count, int64_t param
 } // namespace sdfeel
 
 // The functions of one model's library.
-#define SDFEEL_ENTRY(NET)                                                                          \
+#define SDFEEL_MODEL_C_API(NET)                                                                    \
     extern "C" int sdfeel_train(const SdfeelTasks *tasks, int threads) {                           \
         return sdfeel::for_each<NET>(tasks->count, threads, [&](NET &net, int64_t i) {             \
             sdfeel::train_one(net, *tasks, i);                                                     \

@@ -1,6 +1,7 @@
-// What the headers need of C++'s own: written out, so that a C library is all they stand on.
+// What the other headers would take from C++'s standard library, written out: they need only C's.
 //
-// A compiler that comes without a C++ library can build a model, and what it builds needs none.
+// So a compiler that comes without a C++ library can build a model, and the result needs none
+// either.
 #pragma once
 
 namespace sdfeel {
@@ -19,10 +20,10 @@ template <class T> struct Referred {
 template <class T> struct Referred<T &> {
     using type = T;
 };
-// T itself, of a reference to it.
+// T itself, even if it is given as a reference.
 template <class T> using Type = typename Referred<T>::type;
 
-// A number that is known when it is compiled, as an argument.
+// A number that is known at compile time, passed as an argument.
 template <int N> struct Number {
     static constexpr int value = N;
 };
