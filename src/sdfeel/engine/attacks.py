@@ -1,4 +1,4 @@
-"""Clients and edge servers that lie: what they send in place of what they should.
+"""Clients and edge servers that lie, and what they send instead of what they computed.
 
 Sign flips and scaling of one's own update (Li et al. 2019; Bagdasaryan et al. 2020), "a little is
 enough" (Baruch et al. 2019) and inner-product manipulation (Xie et al. 2020), for which liars look
@@ -72,7 +72,7 @@ class Attack:
     def of(
         cls, kind: str, strength: float | None, who: Sequence[str], target: int = 0
     ) -> "Attack | None":
-        """The attack of those who are named, such as client-3 and edge-0; None if nobody lies."""
+        """The attack by those that are named, such as client-3 and edge-0; None if nobody lies."""
         if kind == "none" or not who:
             return None
         found: dict[str, set[int]] = {"client": set(), "edge": set()}
@@ -92,19 +92,19 @@ class Attack:
         """Must liars see what honest clients send?"""
         return self.kind in COLLUDING
 
-    def told(self, model: Tensor, start: Tensor) -> Tensor:
-        """(P,) what a liar that looks at nobody else sends for a model that began as `start`."""
+    def lone_lie(self, model: Tensor, start: Tensor) -> Tensor:
+        """(P,) what a liar that does not look at others sends for a model that began as `start`."""
         factor = -self.strength if self.kind == "sign-flip" else self.strength
         return model if factor == 1 else start + factor * (model - start)
 
-    def agreed(self, honest: Tensor) -> Tensor:
-        """(P,) the update that liars send where the honest ones are these."""
+    def common_lie(self, honest: Tensor) -> Tensor:
+        """(P,) the update that all liars of a cluster send, given the honest updates there."""
         return COLLUDING[self.kind](honest, self.strength)
 
 
 @dataclass(frozen=True, eq=False)
 class Lying:
-    """Any engine, some of whose clients hand over something other than what they trained."""
+    """An engine around another one: some clients hand over something else than they trained."""
 
     engine: Engine
     attack: Attack
@@ -131,7 +131,7 @@ class Lying:
             yield lie(self.attack, task, model) if task.client in self.attack.clients else model
 
     def _together(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
-        """Liars look at the honest updates of their cluster; alone there, at their own."""
+        """Liars look at the honest updates of their cluster, or at their own if there are none."""
         models = [model.clone() for model in self.engine.train(tasks)]
         honest: dict[int, list[Tensor]] = {}
         for task, model in zip(tasks, models, strict=True):
@@ -141,7 +141,7 @@ class Lying:
         for task, model in zip(tasks, models, strict=True):
             if task.client in self.attack.clients:
                 seen = honest.get(int(self.home[task.client]), [model[: len(task.start)]])
-                told = task.start + self.attack.agreed(torch.stack(seen))
+                told = task.start + self.attack.common_lie(torch.stack(seen))
                 model[: len(task.start)] = told
             yield model
 
@@ -149,14 +149,14 @@ class Lying:
 def lie(attack: Attack, task: Task, model: Tensor) -> Tensor:
     """(P,) what a lying client hands over; what stays with it stays as it was trained."""
     travels = len(task.start)
-    told = attack.told(model[:travels], task.start)
+    told = attack.lone_lie(model[:travels], task.start)
     return told if len(model) == travels else torch.cat([told, model[travels:]])
 
 
 def drawn(
     clients: int, servers: int, home: Ints, together: bool, seed: int, present: Sequence[int]
 ) -> tuple[str, ...]:
-    """Who lies: this many clients, evenly over the clusters or as many as possible in one; servers.
+    """Names of liars: clients, evenly over the clusters or as many as possible in one; and servers.
 
     >>> drawn(2, 1, np.array([0, 0, 1, 1]), False, 7, (0, 1))
     ('client-0', 'client-3', 'edge-1')

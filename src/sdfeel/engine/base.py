@@ -95,11 +95,11 @@ class Training:
     loss: Loss = nn.functional.cross_entropy
     proximal: float = 0.0  # how strongly a client is pulled to where its round began
     penalties: Mapping[str, Penalty] = field(default_factory=dict)  # what else is added to the loss
-    own: Callable[..., Any] | None = None  # the optimiser itself, where it is the user's
+    own: Callable[..., Any] | None = None  # the user's own optimiser
     private: PrivateSteps | None = None
-    schedule: Schedule | None = None  # how the learning rate changes: for whoever makes tasks
+    schedule: Schedule | None = None  # how the learning rate changes; makers of tasks use it
     clip_norm: float | None = None  # the largest norm of a mini-batch's gradient
-    device: str = "cpu"  # another one is only for the engine `batched`
+    device: str = "cpu"  # other devices are for the engine `batched` alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,8 +147,8 @@ class Scores:
 class Engine(Protocol):
     """Trains and measures models given as rows. `engine/loop.py` defines what training means.
 
-    An engine may offer more, which callers ask for by name: `workers`, `works_ahead`,
-    `trains_beside`, and what `tasks.Folding` has.
+    An engine may have more attributes, which callers look for: `workers`, `works_ahead`,
+    `trains_beside`, and those of `tasks.Folding`.
     """
 
     @property
@@ -174,7 +174,7 @@ class ModuleEngine(Engine, Protocol):
 
     @property
     def bits(self) -> str:
-        """Engines of the same name here give the same models, to the bit."""
+        """A name: engines whose `bits` are the same train the same models, to the bit."""
         ...
 
     @property
@@ -193,7 +193,7 @@ class ModuleEngine(Engine, Protocol):
 
 
 class OverWorkers:
-    """What engines with workers have in common: an engine in this process knows the module."""
+    """What engines with workers have in common: an engine in this process that has the module."""
 
     def __init__(self, engine: ModuleEngine) -> None:
         self._engine = engine
@@ -231,14 +231,14 @@ def cores() -> int:
 
 
 class one_thread:
-    """One thread for torch: its sums depend on their number, and for small sums more are slower.
+    """One thread for torch: its sums depend on the number, and small ones are slower with more.
 
     A class, not a generator: every asynchronous event enters it.
     """
 
     def __enter__(self) -> None:
         self._before = torch.get_num_threads()
-        if self._before != 1:  # otherwise whoever set it decides when that ends
+        if self._before != 1:  # otherwise the caller has set it, and will set it back
             torch.set_num_threads(1)
 
     def __exit__(self, *raised: object) -> None:

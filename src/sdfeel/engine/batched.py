@@ -27,16 +27,17 @@ from sdfeel.engine.base import Scores, Task, Training, Workload, one_thread
 from sdfeel.engine.batches import Picker
 from sdfeel.engine.dropout import Address, AddressedDropout, address_dropout, dropout_calls
 from sdfeel.engine.evaluate import Which, evaluate
-from sdfeel.engine.loop import LoopEngine, two
+from sdfeel.engine.loop import LoopEngine, two_examples
 from sdfeel.engine.tasks import diverged
 from sdfeel.models.flat import VARIANCE_FLOOR, FlatModule, Layout
 
-# Optimisers whose step on many models side by side is that on each of them.
+# Optimisers that treat every number on its own: so a step on many models side by side is the same
+# as a step on each of them.
 ELEMENTWISE = {
     name.lower(): getattr(torch.optim, name)
     for name in ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Adagrad")
 }
-TOLERANCE = 1e-3  # of how far a step moves a model: how much it may differ from the loop's
+TOLERANCE = 1e-3  # allowed difference from the loop's model, as a share of how far a step moves it
 
 
 @dataclass(frozen=True)
@@ -77,17 +78,17 @@ class Unbatched(InputError):
 
 
 class Masked(nn.Module):
-    """Dropout by a mask that was made beforehand: vmap cannot ask for addresses."""
+    """Dropout by a mask that was made beforehand: vmap cannot look up addresses."""
 
     def __init__(self, of: AddressedDropout, masks: dict[int, Tensor]) -> None:
         super().__init__()
         self.of, self._masks = of, masks
-        self.shape: tuple[int, ...] = ()  # of its masks, once seen
+        self.shape: tuple[int, ...] = ()  # of its masks, once a batch was seen
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.of.p == 0:
             return x
-        if self.of.layer not in self._masks:  # only the shape is asked for
+        if self.of.layer not in self._masks:  # in a pass that only looks for the shape
             self.shape = self.of.mask_shape(x)
             return x
         return x * self._masks[self.of.layer].to(x.dtype)
@@ -105,10 +106,10 @@ class BatchedEngine:
             raise Unbatched(fault)
         device = workload.training.device
         self.device, self._workload = Device(device), workload
-        self._loop = LoopEngine(workload)  # it knows the row, and does what is done one by one
+        self._loop = LoopEngine(workload)  # lays out rows, and does what is done one by one
         own = copy.deepcopy(workload.module)
         self._address = Address(workload.seed)
-        address_dropout(own, self._address, two(workload, own))
+        address_dropout(own, self._address, two_examples(workload, own))
         self._masks: dict[int, Tensor] = {}
         self._drops = _with_masks(own, self._masks)
         self._module = own.to(device).train()
@@ -178,7 +179,7 @@ class BatchedEngine:
         """There is nothing to release."""
 
     def evaluate(self, model: Tensor) -> Scores:
-        """On the device, and added up as the loop does."""
+        """Measured on the device; blocks are added up as the loop adds them."""
         if self.device.name == "cpu":
             return self._loop.evaluate(model)
         flat, loss, workload = self._elsewhere, self._workload.training.loss, self._workload
@@ -372,7 +373,7 @@ class BatchedEngine:
         }
 
     def _joined(self, parameters: Mapping[str, Tensor], others: Mapping[str, Tensor]) -> Tensor:
-        """(N, P) the other way round."""
+        """(N, P) rows from such tensors: the reverse of `_split`."""
         own = {name: value.detach() for name, value in parameters.items()} | dict(others)
         return torch.cat([own[name].reshape(len(own[name]), -1) for name in self._shapes], dim=1)
 
@@ -395,7 +396,7 @@ class _There(nn.Module):
 
 
 def _with_masks(module: nn.Module, masks: dict[int, Tensor]) -> bool:
-    """Let all dropout ask for its masks; is there any?"""
+    """Let all dropout layers take their masks from `masks`; are there any?"""
     calls = dropout_calls(module)
     if calls is not None:
         calls.made = lambda layer: Masked(layer, masks)

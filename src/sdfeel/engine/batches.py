@@ -42,7 +42,7 @@ def passes(examples: Ints, batch_size: int) -> int:
 
 
 class Picker:
-    """The same, remembering the pass that each client is in.
+    """Picks the same batches, and remembers the pass that each client is in.
 
     Shuffling a client's examples costs as much as a few native steps, and rounds shorter than a
     pass would shuffle for the same pass again and again. One pass of every client is as much

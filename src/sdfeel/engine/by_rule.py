@@ -15,7 +15,7 @@ from sdfeel.core.portable import total
 from sdfeel.engine.native.rows import MOST_ROWS, NativeRows, rows_for
 
 COLUMNS = 1024  # numbers of every row that are worked on together, so that they stay in the cache
-NOTHING = 1e-9  # a share of the votes that counts as none: rounding must not leave a liar any
+NOTHING = 1e-9  # a smaller share of the votes counts as none: rounding must leave no vote to a liar
 EXACT, EXACT_BITS = 2**11, 20  # this many products of numbers of this many bits add up exactly
 FAR = 2.0**10  # rows that differ this many times more than usual are added up one by one
 
@@ -34,7 +34,7 @@ def negative(rule: rules.Rule, votes: Floats) -> InputError:
 
 
 def _few_rows(x: Floats) -> NativeRows | None:
-    """C++, where there are not too many rows for it."""
+    """The functions in C++, unless there are too many rows for them."""
     return rows_for(x) if len(x) <= MOST_ROWS else None
 
 
@@ -112,18 +112,17 @@ def _in_order(x: Floats, share: Floats, equal: bool) -> tuple[Floats, Floats]:
 
 
 def _turned(bits: Ints) -> Ints:
-    """Integers that are ordered like the floating-point numbers they are the bits of, -0 before 0;
-    and the other way round."""
+    """Turn the bits of floats into integers in the same order, -0 before 0; or turn them back."""
     info = np.iinfo(bits.dtype)
     turned: Ints = bits ^ ((bits >> (info.bits - 1)) & info.max)
     return turned
 
 
 def _ranked(columns: Floats, share: Floats) -> tuple[Floats, Floats]:
-    """(N, p) each row's float32 numbers in ascending order, wide, and the shares that belong there.
+    """(N, p) each row's numbers in ascending order, in float64, and the shares that belong there.
 
-    A number and its place become one integer: integers are sorted fast, and the same numbers stay
-    as they stand, on every CPU. A float32 that is widened leaves 29 bits for its place.
+    A float32 and its place become one integer: integers are sorted fast, and equal numbers keep
+    their order on every CPU. A float32 that is widened leaves 29 bits for its place.
     """
     places = (1 << len(share).bit_length()) - 1
     magnitude = np.int64(2**63 - 1)
@@ -144,7 +143,7 @@ def _ranked(columns: Floats, share: Floats) -> tuple[Floats, Floats]:
 
 
 def _ascending(columns: Floats) -> Ints:
-    """The order of each row's numbers; the same ones stay as they stand, on every CPU."""
+    """The ascending order of each row's numbers; equal ones keep theirs on every CPU."""
     order = np.argsort(columns, axis=1)
     values = np.take_along_axis(columns, order, axis=1)
     tied = (values[:, 1:] == values[:, :-1]).any(axis=1)
@@ -255,8 +254,8 @@ def _products(x: Floats, begin: int, end: int, own: Floats, factors: Floats) -> 
 
 
 def _times(a: Floats, b: Floats) -> Floats:
-    """The matrix product, by as many threads as torch may use: numpy's library takes all cores,
-    whatever else they do, and waits for them."""
+    """The matrix product, by as many threads as torch may use: numpy's library would take all
+    cores, even busy ones, and wait for the slowest."""
     found: Floats = (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
     return found
 

@@ -157,7 +157,7 @@ def first_alike(mixing: Mixing) -> list[int]:
 
 
 def _mixed_into_one(mixing: Mixing, models: Rows, like: Tensor) -> Tensor:
-    """(1, P) `summed`, to the bit, with less overhead: clouds do it for every model they take."""
+    """(1, P) the same bits as `summed` with less overhead: a cloud does this for every model."""
     total = torch.zeros(1, len(like), dtype=torch.float64)
     for weight, source in zip(mixing.weights.tolist(), mixing.sources.tolist(), strict=True):
         add_multiple(total[0], models[source].double(), weight)

@@ -98,14 +98,14 @@ DROPPING: dict[Any, bool] = {  # does it drop whole channels?
 
 
 class DropoutCalls(TorchFunctionMode):
-    """Gives addresses to functions of dropout while a module's forward pass lasts."""
+    """Gives addresses to calls of F.dropout and the like during a module's forward pass."""
 
     def __init__(self, first: int, address: Address) -> None:
         super().__init__()
         self.first, self.address = first, address  # the number of the first call
         self.count = 0  # calls in this pass
         self.off = False
-        self.layers: dict[tuple[int, float, bool], nn.Module] = {}  # what calls do
+        self.layers: dict[tuple[int, float, bool], nn.Module] = {}  # one per call, share and kind
         self.made: Callable[[AddressedDropout], nn.Module] = lambda layer: layer
 
     def __torch_function__(
@@ -141,7 +141,7 @@ class DropoutCalls(TorchFunctionMode):
             self.__enter__()  # type: ignore[no-untyped-call]
 
     def end(self, module: nn.Module, given: Any, found: Any) -> None:
-        """It is over, or has failed."""
+        """The forward pass is over, or has failed."""
         if module.training:
             self.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 

@@ -38,7 +38,7 @@ def probing(engine: object) -> Probing:
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """One client, asked at the model `start` and at the model `end`."""
+    """What one client computes at the models `start` and `end`."""
 
     loss_start: float
     loss_end: float
@@ -93,7 +93,7 @@ class Estimator:
         step: int,
         also: Tensor | None = None,  # (P,) a model whose loss is reported with that of `start`
     ) -> None:
-        """`start` is read again by `estimates`, and must not change before."""
+        """Note a client. `estimates` reads `start` again, so it must not change until then."""
         found = probe(self._engine, client, start, end, step)
         if also is not None:
             self._compared += weight * self._engine.loss_and_gradient(client, also, step)[0]

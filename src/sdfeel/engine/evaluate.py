@@ -1,4 +1,4 @@
-"""Measuring one model: the metrics by name, on whose examples, and how many numbers are summed up.
+"""Measuring one model: metrics by name, whose examples they use, and how values are summarised.
 
 A metric is a function of outputs and targets. To add one, add it to `METRICS`; to sum up the
 clients' numbers in another way, add that to `SUMMARIES`: logs, tables, reports and pages follow.
@@ -150,9 +150,9 @@ def measured(name: str, metric: Metric, outputs: Tensor, targets: Tensor) -> flo
 
 
 def check_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> None:
-    """Refuse a loss that gives what training cannot follow back to the model's outputs.
+    """Refuse a loss whose result torch cannot trace back to the model's outputs.
 
-    One that fails on these examples is not judged here: it may be fine on those that it gets.
+    A loss that raises an error here is not refused: it may work on the examples of the run.
     """
     asked = outputs.detach().requires_grad_()
     try:
@@ -202,7 +202,7 @@ def summed_up(
 ) -> dict[str, float]:
     """What is reported about a metric, or one `like` it, measured for each member of a `group`.
 
-    If it is known which end of a metric is the worse one, the other is not reported.
+    Where one end of a metric is known to be the worse one, the other end is not reported.
 
     >>> list(summed_up("accuracy", "client", [0.5, 0.75, 1.0]).values())[:2]
     [0.75, 0.5]
@@ -241,8 +241,8 @@ class Groups:
     every: int = 1  # rounds between two measurements
     which: Which = "train"  # examples the rows are of
     clusters: Sequence[Ints] | None = None  # each cluster's rows; None: those of its clients
-    tuned: Callable[[Callable[[int], Tensor], int], dict[str, float]] | None = None  # what else is
-    # measured of the clients' models, given how many local iterations were done
+    tuned: Callable[[Callable[[int], Tensor], int], dict[str, float]] | None = None  # more
+    # numbers about the clients' models, given how many local iterations were done
 
     def due(self, number: int) -> bool:
         """Is this a round after which they are measured?"""
@@ -283,7 +283,7 @@ class Groups:
     def _of_servers(
         self, models: Callable[[int], Tensor], rows: Sequence[Ints]
     ) -> dict[int, list[tuple[Tensor, Tensor]]]:
-        """What each server's clients say about the server's own examples."""
+        """Outputs on each server's examples, by its clients' models, which may differ."""
         found: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for client, server in enumerate(self.home.tolist()):
             if server < 0 or (server in found and models(client) is models(0)):  # all have one
@@ -323,7 +323,7 @@ class Tally:
     loss: float  # summed over the block
     right: int | None  # classified correctly; None where targets are not class numbers
     count: int  # by which the loss is divided
-    judged: int = 0  # by which those that are right are divided
+    judged: int = 0  # by which the number of right ones is divided
 
 
 def blocks(data: Examples) -> int:

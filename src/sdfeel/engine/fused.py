@@ -48,9 +48,9 @@ def _length(row: NDArray[Any]) -> float:
 
 
 def by_hand(total: Floats, row: Floats, weight: float) -> Floats:
-    """Boldo and Melquiond, "Emulation of FMA", 2008.
+    """total + weight * row, rounded once: Boldo and Melquiond, "Emulation of FMA", 2008.
 
-    Everything but the last addition is exact, or its last bit says that it was not.
+    Everything before the last addition is exact, or its last bit says that it is not.
     """
     product, rest = _product(row, np.full_like(row, weight))
     middle, low = _sum(total, rest)

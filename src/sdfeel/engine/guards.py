@@ -57,15 +57,15 @@ def noised(row: Row, deviation: float, draws: np.random.Generator) -> Row:
     return wide.astype(row.dtype)
 
 
-STEP = 2.0**-24  # of the integers under masks: those of a whole cluster stay below 2^31
-LARGEST = 127.0  # number of an update that still fits
+STEP = 2.0**-24  # what 1 means in the integers under masks: a cluster's sum stays below 2^31
+LARGEST = 127.0  # the largest number of an update that fits
 
 
 def integers(update: Row, weight: float) -> NDArray[np.float64]:
     """(P,) what a client puts under its masks: its weighted update in whole steps.
 
-    Clients know their weights, which add up to one in a cluster, so the sum is that of the server,
-    and it does not leave the integers modulo 2^32.
+    Clients know their weights, which add up to one in a cluster: so the sum of these integers is
+    the server's weighted mean, in steps, and fits into 32 bits.
 
     >>> integers(np.array([1.0, -0.25]), 0.5) * STEP
     array([ 0.5  , -0.125])
@@ -77,9 +77,9 @@ def integers(update: Row, weight: float) -> NDArray[np.float64]:
 def masking_bytes(clients: int) -> int:
     """Bytes that masks cost each client in a round, both ways (`live/client_masked_sums.py`).
 
-    Two public keys, a hash, a signature and a certificate of each, as text; two encrypted shares
-    with their seals to and from each; a signature of each under the list of those who are left; one
-    share about each in the end.
+    For each client: two public keys, a hash, a signature and a certificate, as text; later its
+    signature under the list of clients that are left, and one share of its secret in the end. To
+    and from each other client: two encrypted shares with their seals.
     """
     others = clients - 1
     keys, seals, signed, share = 1068, 2 * 16, 118, 33

@@ -38,7 +38,7 @@ class LoopEngine:
         # A copy: the engine rebinds the module's tensors and replaces its dropout layers.
         own = copy.deepcopy(workload.module)
         self._address = Address(seed)
-        address_dropout(own, self._address, two(workload, own))
+        address_dropout(own, self._address, two_examples(workload, own))
         self.bits = TORCH if dropout_calls(own) is None else TORCH_CALLS
         self._flat = FlatModule(own, carried(own, training))
         self._initial = self._flat.row.clone()
@@ -70,7 +70,7 @@ class LoopEngine:
         self._flat.module.train()
         with one_thread():
             for task in tasks:
-                with named(task.client, task.first):
+                with naming_client(task.client, task.first):
                     self._local(task)
                 yield self._flat.row
 
@@ -99,7 +99,12 @@ class LoopEngine:
         before = flat.row.clone()
         flat.load(model)
         torch_address = number(self._seed, "torch", client, step)
-        with named(client, step), one_thread(), no_dropout(flat.module), torch_seed(torch_address):
+        with (
+            naming_client(client, step),
+            one_thread(),
+            no_dropout(flat.module),
+            torch_seed(torch_address),
+        ):
             (picked,) = torch.from_numpy(self._rows(client, position, 1))
             x, y = self._batch(picked, client, position)
             loss = self._training.loss(flat.module(x), y)
@@ -169,15 +174,15 @@ class LoopEngine:
         return {"test": self._test, "measured": self._measured}[which]
 
 
-def two(workload: Workload, module: nn.Module) -> Tensor:
+def two_examples(workload: Workload, module: nn.Module) -> Tensor:
     """A batch of two examples, of the module's own type."""
     like, x = next((p.dtype for p in module.parameters()), torch.float32), workload.train.first
     return torch.stack([x.to(like) if x.is_floating_point() else x] * 2)
 
 
 @contextmanager
-def named(client: int, step: int) -> Iterator[None]:
-    """Adds the client to an error that happens in the user's model."""
+def naming_client(client: int, step: int) -> Iterator[None]:
+    """Names the client in an error that the user's model raises."""
     try:
         yield
     except SdfeelError:

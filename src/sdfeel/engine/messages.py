@@ -187,7 +187,7 @@ class Feedback:
     owed: dict[int, Tensor] = field(default_factory=dict)  # sender -> (P,), all that must be saved
 
     def send(self, x: Tensor, sender: int, *when: int) -> Tensor:
-        """(P,) what arrives when `sender` sends `x`, and it may be `x` itself.
+        """(P,) what arrives when `sender` sends `x`; it may be `x` itself.
 
         `when` (a round, or a round and a hop) must be different for each of its messages.
         """
@@ -254,8 +254,8 @@ class Clip:
 class Noise:
     """Adds Gaussian noise to every number: privacy for what was clipped.
 
-    A simulation draws it from the run's seed, and whoever knows that can remove the noise again; a
-    deployed client draws it from a secret of its own.
+    A simulation draws it from the run's seed, and anyone who knows the seed can subtract the noise
+    again; a deployed client draws it from a secret of its own.
     """
 
     readable: ClassVar[bool] = True
@@ -276,10 +276,10 @@ class Noise:
 
 @dataclass(frozen=True)
 class SecureSum:
-    """Leaves a server only the sum of its clients' updates: weighted by them, in whole steps.
+    """Lets a server learn only the sum of its clients' updates: weighted by them, in whole steps.
 
-    What comes out are integers, of which `opened` makes the sum. The masks themselves cancel, so a
-    simulation needs none.
+    Messages are integers, and `opened` turns their total back into an update. The masks themselves
+    cancel, so a simulation needs none.
     """
 
     readable: ClassVar[bool] = False
@@ -406,7 +406,7 @@ class Packing:
     def exchange(
         self, servers: Tensor, public: Tensor, mixing: Mixing, number: int, hop: int
     ) -> Tensor:
-        """(R, P) hop `hop` of `mixing` in round `number` of all, with compressed messages.
+        """(R, P) the models after hop `hop` of `mixing` in round `number`, by compressed messages.
 
         Every server has a `public` copy of its model, which everyone who receives its messages
         keeps up to date; a message is the compressed difference from it, so what one message loses

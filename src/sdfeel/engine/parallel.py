@@ -139,7 +139,7 @@ class Worker:
 
 
 class InWorker(Exception):
-    """How an error in a worker came about: its traceback does not outlive the process."""
+    """The traceback of an error in a worker, as text: the object dies with the process."""
 
 
 class WorkerPool:

@@ -99,7 +99,7 @@ def _named(module: nn.Module, word: str, own: Sequence[TensorInRow]) -> list[str
 class Split:
     """Which tensors of a whole row travel, and which stay.
 
-    What is never trained and does not travel is neither: it always stays the same.
+    A tensor that neither travels nor is ever trained belongs to neither: it never changes.
     """
 
     tensors: tuple[TensorInRow, ...]
@@ -107,7 +107,7 @@ class Split:
 
     @cached_property
     def _spans(self) -> dict[str, list[tuple[int, int]]]:
-        """Where in a whole row what travels is, and what stays; neighbours are one span."""
+        """The spans of a whole row that travel, and those that stay; neighbours form one span."""
         found: dict[str, list[tuple[int, int]]] = {"shared": [], "own": []}
         begin = 0
         for each, goes in zip(self.tensors, self.travels, strict=True):
@@ -122,11 +122,11 @@ class Split:
         return found
 
     def shared(self, whole: Tensor) -> Tensor:
-        """(T,) what travels of a whole row."""
+        """(T,) the part of a whole row that travels."""
         return self._taken(whole, "shared")
 
     def own(self, whole: Tensor) -> Tensor:
-        """(S,) what stays of a whole row."""
+        """(S,) the part of a whole row that stays."""
         return self._taken(whole, "own")
 
     def _taken(self, whole: Tensor, which: str) -> Tensor:
@@ -134,7 +134,7 @@ class Split:
         return torch.cat([whole[a:b] for a, b in spans]) if spans else whole[:0].clone()
 
     def put(self, whole: Tensor, shared: Tensor | None, own: Tensor | None) -> Tensor:
-        """The same whole row with these parts."""
+        """`whole` itself, after these parts were written into it."""
         for spans, part in ((self._spans["shared"], shared), (self._spans["own"], own)):
             begin = 0
             for a, b in spans if part is not None else ():
@@ -145,7 +145,7 @@ class Split:
 
     @property
     def layout(self) -> Layout:
-        """The tensors of what travels."""
+        """The tensors that travel."""
         going = [t for t, goes in zip(self.tensors, self.travels, strict=True) if goes]
         return Layout(
             tuple(each.size for each in going if each.trained),
@@ -153,6 +153,6 @@ class Split:
         )
 
     def kept(self) -> list[TensorInRow]:
-        """The tensors of what stays, in its order."""
+        """The tensors that stay, in their order in `own`."""
         pairs = zip(self.tensors, self.travels, strict=True)
         return [each for each, goes in pairs if not goes and not each.frozen]

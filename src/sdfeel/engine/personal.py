@@ -43,7 +43,7 @@ class Way(Protocol):
     """How a client trains what travels and what stays."""
 
     def train(self, tasks: Sequence[Task]) -> Iterator[Tensor]:
-        """(T + S,) for each task."""
+        """The trained whole row (T + S,) of each task."""
         ...
 
 
@@ -397,7 +397,7 @@ def pulled(training: Training, pull: float) -> Training:
 def alike(own: Tensor, test: Tensor, size: int, draws: np.random.Generator) -> Ints:
     """(size,) or fewer test examples whose classes are as frequent as a client's own.
 
-    Where targets are not class numbers, any of them.
+    Where targets are not class numbers, any test examples.
     """
     if own.ndim != 1 or own.is_floating_point():
         return ints(np.sort(draws.choice(len(test), size, replace=False)))

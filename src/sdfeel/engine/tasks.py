@@ -59,7 +59,7 @@ class Crowd:
     rates: Floats  # (T,) learning rates in this round, as multiples of the run's
     begins: Ints  # (T + 1,) where the entries of each task begin
     into: Ints  # (E,) the sum that an entry adds to
-    weights: Floats  # (E,) and what the model counts there
+    weights: Floats  # (E,) the model's weight in that sum
     updates: bool  # is it the update that is added, rather than the model?
 
     @cached_property
@@ -73,13 +73,14 @@ class Folding(Protocol):
 
     @property
     def folds(self) -> bool:
-        """Can it, for the model and the training that it has?"""
+        """Can it do that with its model and its training?"""
         ...
 
     def gather(self, crowd: Crowd, totals: Floats | Sequence[Singles]) -> "InTraining":
-        """Begin to train; `fold` makes their sums, the rows of `totals` (R, P), which may have been
-        anything; rows that nothing goes into stay what they are, or become zeros. Whoever asks
-        rounds them to the models' type, so sums that travel may have been rounded already.
+        """Begin to train; `fold` writes the sums to the rows of `totals` (R, P), whatever is there.
+
+        Rows without any term stay as they are, or become zeros. The caller rounds sums to the
+        models' type, so an engine that sends them over a network may have rounded them already.
 
         Models that are `alone` may go into rows of their own type, each with its own memory.
         """
@@ -95,7 +96,7 @@ class InTraining(Protocol):
 
 
 def folding(engine: object) -> Folding | None:
-    """`engine`, if it can."""
+    """`engine` itself if it can train crowds, and None if it cannot."""
     return cast(Folding, engine) if getattr(engine, "folds", False) else None
 
 

@@ -243,7 +243,7 @@ class Federation:
     def lie(self, body: bytes, start: bytes) -> bytes:
         """What a lying server sends instead of its model; it began the round with `start`."""
         assert self.attack is not None
-        return self.body(self.attack.told(self.own_model(body), self.own_model(start)))
+        return self.body(self.attack.lone_lie(self.own_model(body), self.own_model(start)))
 
     def check_numbers(self, body: bytes, sha256: object) -> None:
         """`Rejected` unless a client's message holds masked numbers, as many as agreed."""

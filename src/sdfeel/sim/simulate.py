@@ -351,7 +351,7 @@ class Simulation:
     ) -> Tensor:
         """(R, P) one exchange in which some servers lie to others."""
         models = self.state.rows
-        lies = {d: liars.told(models[d], start) for d, start in began.items()}
+        lies = {d: liars.lone_lie(models[d], start) for d, start in began.items()}
         holders, found = self.net.holder(mixing.rows).tolist(), []
         for n, (dst, sources, weights) in enumerate(mixing):
             seen = {s: models[s] if s == holders[n] else lies.get(s, models[s]) for s in sources}

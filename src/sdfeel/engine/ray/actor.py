@@ -45,8 +45,8 @@ class Recipe:
     def share(self, number: int, of: int, owners: Ints | None = None) -> "Recipe":
         """What actor `number` of `of` keeps: its clients, and its blocks of measurement.
 
-        Unless `owners` says who has whom, clients are dealt in turn, so that models that are
-        handed out in order come from all of them.
+        Unless `owners` says which actor has which client, clients are dealt out in turn: so all
+        actors are at work while models are handed out in order.
         """
         whole = self.workload
         has = np.arange(len(whole.parts)) % of if owners is None else owners
@@ -190,9 +190,9 @@ class Actor:
         return pack(room[:done]), failure
 
     def fold(self, rest: bytes, starts: Singles) -> Summed:
-        """The sums of a crowd that starts from `starts`, rounded to their type, as they are used.
+        """The sums of a crowd that starts from `starts`, rounded to their type as callers would.
 
-        `rest` is its pickle, and how many sums there are: Ray would take longer over many arrays.
+        `rest` is a pickle of the crowd and the number of sums: Ray takes longer over many arrays.
         """
         crowd, sums = pickle.loads(rest)
         here = folding(self._engine())
@@ -201,7 +201,7 @@ class Actor:
         totals = np.zeros((sums, starts.shape[1]))
         try:
             here.gather(replace(crowd, starts=starts), totals).fold()
-        except Exception as error:  # the caller then asks for single models, and meets it there
+        except Exception as error:  # the caller then asks for single models, which raises it again
             return starts[:0], ("Exception", told(error))
         return totals.astype(starts.dtype), None
 

@@ -48,7 +48,7 @@ class RayEngine(OverWorkers):
         actors: int | None = None,  # one per CPU of the cluster
         address: str | None = None,  # of a running cluster; otherwise $RAY_ADDRESS, or a new one
     ) -> None:
-        load(address)  # say at once that it is missing
+        load(address)  # if Ray is missing, say so at once
         # A copy: the caller's module may change before actors are started again.
         own = replace(recipe.workload, module=copy.deepcopy(recipe.workload.module))
         recipe = replace(recipe, workload=own)

@@ -1,4 +1,4 @@
-"""Ray itself: starting it, and a pool of actors that survives those who die."""
+"""Ray itself: starting it, and a pool of actors in which dead ones are replaced."""
 
 import contextlib
 import importlib
@@ -179,7 +179,7 @@ class ActorPool:
         return call
 
     def result(self, call: Call) -> Any:
-        """The call's answer, however many actors it takes (up to a point)."""
+        """The call's answer; if an actor dies over it, others try, up to PATIENCE of them."""
         errors = self._ray.exceptions
         while True:
             try:

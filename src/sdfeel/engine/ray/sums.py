@@ -1,4 +1,4 @@
-"""Sums made where the models are: those who share a sum are trained and added up by one actor.
+"""Sums made where the models are: one actor trains and adds up all clients that share a sum.
 
 A sum has one order, that of its tasks. So it is made in one place, as native makes it, and whole
 sums travel instead of models. Where the clients of a sum belong to several actors, or one of them
@@ -21,7 +21,7 @@ from sdfeel.engine.combine import add_multiple
 from sdfeel.engine.ray.actor import Summed
 from sdfeel.engine.tasks import Crowd
 
-UNEVEN = 1.3  # of an even share of the work: models one by one take about as much longer
+UNEVEN = 1.3  # times an even share of the work: about as slow as models that travel one by one
 
 Train = Callable[[Sequence[Task]], Iterator[Tensor]]
 Totals = Floats | Sequence[Singles]
@@ -58,7 +58,7 @@ def _groups(crowd: Crowd) -> Ints:
 
 
 def apart(crowd: Crowd, owners: Ints) -> bool:
-    """Are the models of each sum those of one actor?"""
+    """Does one actor train all models of each sum?"""
     actors = np.repeat(owners[crowd.clients], np.diff(crowd.begins))
     lowest = np.full(int(crowd.into.max(initial=0)) + 1, len(owners))
     highest = np.full(len(lowest), -1)
