@@ -53,7 +53,7 @@ test-busy: $(VENV)/.dev ## run the tests (or ONLY these) TIMES times while two b
 # Old packages call what newer ones of others have deprecated: only here is that no error.
 test-lowest: $(VENV)/.python ## run the tests with the lowest versions that pyproject.toml allows
 	test -d $(VENV)-lowest || $(PYTHON) -m venv $(VENV)-lowest
-	$(VENV)-lowest/bin/python tools/lowest.py dash data deploy networks privacy > $(VENV)-lowest/pins.txt
+	$(VENV)-lowest/bin/python tools/lowest_versions.py dash data deploy networks privacy > $(VENV)-lowest/pins.txt
 	$(VENV)-lowest/bin/python -m pip --disable-pip-version-check -q install -r $(VENV)-lowest/pins.txt hypothesis "pytest>=9.0" pytest-xdist httpx httpx2 -e .
 	$(VENV)-lowest/bin/python -m pytest -W ignore::DeprecationWarning $(TWO) $(LOWEST)
 

@@ -26,7 +26,7 @@ PAGES = ("/", "/run?name=one", "/run?name=home", "/compare?run=one&run=two", "/n
 
 
 def main(addresses: list[str]) -> int:
-    """Judge every page; how many of them have less than 100 points."""
+    """Judge every page; returns how many of them have fewer than 100 points."""
     chromium = browser_path()
     if which("npm") is None or chromium is None:
         sys.exit("Lighthouse needs npm and Chromium: install both")

@@ -51,7 +51,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
-    """Links as the site has them, and examples where a page asks for them."""
+    """Rewrite links for the site, and insert the examples that a page mentions."""
     if page.file.src_uri in TOP:
         markdown = markdown.replace("](docs/adr)", "](adr/0001-engines-yield-models-in-order.md)")
         markdown = markdown.replace("](docs/", "](")

@@ -18,7 +18,7 @@ from sdfeel.bench.engines import (
     plain_evaluation,
     training_flops,
 )
-from sdfeel.bench.limit import needed_flops, peak
+from sdfeel.bench.machine_limit import needed_flops, peak
 from sdfeel.core.errors import InputError
 from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.native import build

@@ -43,7 +43,7 @@ class Unchanged:
 
 @dataclass(frozen=True)
 class Laps:
-    """How long rounds took, and the parts of which a round consists, as medians of all servers."""
+    """How long rounds took, and the parts of a round, which are medians over all servers."""
 
     rounds: int
     seconds: float  # from the end of one round to that of the next, a median

@@ -25,7 +25,7 @@ from sdfeel.deploy.node_directories import on_loopback
 ROUND = 0.050  # seconds of a round on loopback
 TRANSFER = 200.0  # megabytes per second
 AGREEMENT = 0.10  # of the simulator's round, over or under
-BESIDE = 0.20  # longer with idle connections open
+BESIDE = 0.20  # how much longer calls may take while idle connections are open
 CLIENT_MBPS, SERVER_MBPS = 5.0, 50.0
 PRICES = (
     f"latency.client_server_mbps={CLIENT_MBPS}",

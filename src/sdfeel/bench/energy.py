@@ -20,9 +20,9 @@ PACKAGE = re.compile(r"intel-rapl:\d+")  # AMD's processors have this name, too
 
 @dataclass(frozen=True)
 class Meter:
-    """The counters of all processors; none if `reason` says why."""
+    """The energy counters of all processors; if there are none, `reason` says why."""
 
-    counters: tuple[tuple[Path, int], ...]  # of microjoules, and after how many they begin again
+    counters: tuple[tuple[Path, int], ...]  # of microjoules, and when each starts again
     reason: str | None = None
 
     @classmethod
@@ -50,7 +50,7 @@ class Meter:
         return [_read(path) for path, _ in self.counters]
 
     def joules(self, before: list[int], after: list[int]) -> float:
-        """What was spent between two readings, less than a whole turn of a counter apart."""
+        """Joules between two readings; in between, no counter may have gone all the way round."""
         turns = [most for _, most in self.counters]
         spent = zip(before, after, turns, strict=True)
         return sum((now - then) % most for then, now, most in spent) / 1e6
@@ -62,7 +62,7 @@ def _read(path: Path) -> int:
 
 @dataclass(frozen=True)
 class Energy:
-    """What a local step takes, by the model and by the processor's own count."""
+    """The energy of a local step, by the model and by the processor's own count."""
 
     steps: int  # that were trained in `seconds`
     seconds: float

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from sdfeel.bench.limit import needed_flops, peak
+from sdfeel.bench.machine_limit import needed_flops, peak
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.seeds import number
@@ -61,7 +61,7 @@ class BenchWork:
 
     @property
     def needed(self) -> float:
-        """Those that cannot be skipped; all, if the model is not a chain of known layers."""
+        """Operations that cannot be skipped; all, if the model is not a chain of known layers."""
         plan = lower(self.module(), self.training, self.shape)
         return self.flops if isinstance(plan, str) else needed_flops(plan, not self.evaluates)
 
@@ -399,8 +399,8 @@ def timed(
 ) -> dict[str, list[float]]:
     """Seconds of a round, by way and repeat; ways take turns.
 
-    A turn comes first that does not count. In it, ways compile, fork and fill their caches, and a
-    machine that was idle gets up to speed: a single round is too short for that.
+    The first turn does not count. In it, ways compile, fork and fill their caches, and a machine
+    that was idle gets up to speed: a single round is too short for that.
     """
     seconds: dict[str, list[float]] = {name: [] for name in ready}
     for turn in range(repeats + 1):

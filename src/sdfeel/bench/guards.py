@@ -128,7 +128,7 @@ def attacks(settings: Settings, seeds: int = 1) -> Iterator[GuardTrial]:
 
 @dataclass(frozen=True)
 class SumCost:
-    """One sum of `clients` updates of `numbers` numbers, of which `dead` never came."""
+    """A sum under masks: `clients` clients send `numbers` numbers each, but `dead` of them die."""
 
     clients: int
     numbers: int

@@ -104,7 +104,7 @@ class Found:
 def compared(name: str, directory: Path, effort: float = EFFORT) -> Found:
     """The planner's choice, and the best of all candidates; what is in `directory` is not redone.
 
-    With another effort only the planning is: the best of the grid does not depend on it.
+    With another effort, only the planning is done again: the best of the grid is still the best.
     """
     file = directory / f"{name.rpartition('/')[2]}.json"
     known = _kept(file)
@@ -143,8 +143,8 @@ def _kept(file: Path) -> Found | None:
 
 
 def _best(asked: Experiment, goal: Goal, winner: PlanRow | None) -> tuple[str | None, float | None]:
-    """The best of all candidates, and its time; those that are slower than the planner's choice are
-    stopped at its time: only what is faster matters."""
+    """The best of all candidates, and its time. Runs end at the time when the planner's choice
+    reached the goal: only faster ones matter."""
     best, seconds = (None, inf) if winner is None else (winner.label, winner.seconds or inf)
     workshop = Workshop(asked)
     try:

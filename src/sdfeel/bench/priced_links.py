@@ -28,8 +28,8 @@ from sdfeel.deploy.local import Processes
 from sdfeel.deploy.operator import Operator
 from sdfeel.deploy.round_times import deployed_decisions
 
-RELAYED = 1000  # added to a port, and
-ASIDE = 10  # to an address's second number: the relay's side of a link
+RELAYED = 1000  # is added to a port, for the relay to listen there
+ASIDE = 10  # is added to an address's second number, for the relay's side of a link
 CHUNK = 1 << 16
 PRICES = "SDFEEL_BENCH_NETWORK"  # the variable that tells clients how fast they are
 TRAINER = f"{__name__}:Sleeping"
@@ -58,7 +58,7 @@ class PricedLine(NamedTuple):
 
 
 def lines(directory: Path) -> dict[str, PricedLine]:
-    """What each address of a federation's node files is worth, by the experiment's prices."""
+    """The line behind each address in a federation's node files, by the experiment's prices."""
     decisions = deployed_decisions(directory)
     view = next(decisions.first_views())
     cost, found = decisions.cost, {}
@@ -120,7 +120,7 @@ def shaping(found: Mapping[str, PricedLine]) -> Iterator[str]:
 
 
 def redirect(directory: Path, found: Mapping[str, PricedLine]) -> dict[tuple[str, int], PricedLine]:
-    """Send what takes long to arrive through the relay; where it listens, by the link's end."""
+    """Send what arrives late through the relay; returns the (address, port) of each such line."""
     relayed: dict[tuple[str, int], PricedLine] = {}
     for home in sorted((directory / NODES).iterdir()):
         node = read_node(home / NODE)

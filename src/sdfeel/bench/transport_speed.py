@@ -141,7 +141,7 @@ class Strain:
 async def alternately(servers: Sequence[Served], calls: int) -> list[list[float]]:
     """Seconds of a round's worth of messages, a push and a pull of 0.09 MB, at each server in turn.
 
-    Whatever else the machine does then slows down one as much as the other.
+    So whatever else the machine does slows down all of them alike.
     """
     body = os.urandom(SIZES["0.09 MB"])
     seconds: list[list[float]] = [[] for _ in servers]
@@ -160,7 +160,7 @@ async def alternately(servers: Sequence[Served], calls: int) -> list[list[float]
 
 
 def beside_strangers() -> tuple[Strain, Strain]:
-    """Without and with idle connections: two servers, of which either is besieged in turn."""
+    """Without and with idle connections: two servers, each of which gets these in turn."""
     found: tuple[list[float], list[float]] = ([], [])  # alone, beside
     work = [0.0, 0.0]
     with served() as one, served() as other:

@@ -87,7 +87,7 @@ def clock(experiment: Experiment, rounds: int) -> list[float]:
 
 
 def seconds(experiment: Experiment, rounds: int) -> list[float]:
-    """Asks the scheme for its rounds and adds up their bills; nothing is trained."""
+    """Adds up the prices of the rounds that the scheme decides on; nothing is trained."""
     decisions = decisions_of(experiment)
     found = [0.0]
     for k in range(rounds):

@@ -49,7 +49,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Panel:
-    """A measure against an axis under a reading; no labels: all lines."""
+    """A measure against an axis under a reading; without labels, it shows all lines."""
 
     measure: Measure
     axis: Axis

@@ -57,14 +57,14 @@ class KeptFigure:
         return found
 
     def seeds(self, figure: Figure, scale: Scale, reading: Reading) -> list[int]:
-        """The seeds of which every line that the figure has is there."""
+        """The seeds for which every line of the figure is there."""
         seeds = {seed for one, _, seed in self.runs if one == reading}
         labels = _labels(figure, scale, reading) if seeds else ()
         return sorted(s for s in seeds if all((reading, label, s) in self.runs for label in labels))
 
     @property
     def most(self) -> int:
-        """How many seeds, counted from the first, include all that are there."""
+        """How many seeds, counted from 0, one must ask for to get all that are there."""
         return 1 + max((seed for _, _, seed in self.runs), default=-1)
 
     def has(self, place: tuple[Reading, str, int], line: FigureLine) -> bool:
@@ -99,7 +99,7 @@ def load(results: Path, scale: Scale, figure: Figure) -> KeptFigure | None:
 def with_shared(
     known: KeptFigure, results: Path, scale: Scale, figure: Figure, seeds: int
 ) -> KeptFigure:
-    """What is known about a figure, and the same runs where other figures have kept them."""
+    """The runs in `known`, and those that it lacks but that other figures have kept."""
     files = sorted(file_of(results, scale, "any").parent.glob(f"*{SUFFIX}"))
     others = {run.key: run for file in files for run in _read(file).runs.values()}
     found = dict(known.runs)

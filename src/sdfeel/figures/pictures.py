@@ -133,7 +133,7 @@ def styles_by_label(labels: Sequence[str]) -> dict[str, int]:
 
 
 def with_fate(label: str, panels: Sequence[Panel], found: Mapping[Reading, Curves]) -> str:
-    """A label, and how many of its runs diverged: under each reading, unless it is all of all."""
+    """A label, and how many of its runs diverged under each reading; no numbers if all did."""
     runs = {
         panel.reading: curve
         for panel in panels

@@ -1,8 +1,8 @@
 """Which claims quick scale may judge: a rule that does not look at where the scales differ.
 
-The full scale's seeds are halved. Quick scale may judge a claim if it decides it, and the first
-half shows an effect on the same side of the margin. Whether that was right is then tested on the
-second half, which the rule has not seen.
+The full scale's seeds are halved. Quick scale may judge a claim if it reaches a verdict, and the
+first half shows an effect on the same side of the margin. Whether that was right is then tested
+on the second half, which the rule has not seen.
 """
 
 from collections.abc import Sequence

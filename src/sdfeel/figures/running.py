@@ -62,7 +62,7 @@ class Carrying:
                 label = _who(str(error), left)
                 (cache.directory_of(left[label]) / cache.DIVERGED).write_text(f"{error}\n")
             except AnotherRun as error:
-                # An earlier version began it, for which it was another experiment: start again.
+                # An earlier version, with other defaults, began it as another run: start again.
                 cache.forget(left[_who(str(error), left)])
         for experiment in self._waiting.values():
             if cache.done(experiment):

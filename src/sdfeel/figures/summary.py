@@ -48,7 +48,7 @@ class ShownClaim:
 
     @property
     def kind(self) -> str:
-        """What the first screen files it under."""
+        """The group in which the first screen shows it."""
         states = {each["verdict"] for each in self.verdicts.values()} - {"report only"}
         if not states:
             return "none"

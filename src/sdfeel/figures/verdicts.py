@@ -85,14 +85,14 @@ def sooner(
 
 
 def each(flags: Sequence[bool], unit: str = "runs") -> Verdict:
-    """It is so in more seeds than chance explains, if a coin decided each of them."""
+    """More seeds have a true flag than chance explains, if a coin decided each of them."""
     signs = floats(np.where(np.asarray(flags, dtype=bool), inf, -inf))
     found = _above(signs, signs, 0.0, unit)
     return replace(found, effect=sum(flags) / len(flags) if len(flags) else nan, margin=0.5)
 
 
 def exactly(true: bool, effect: float = nan, unit: str = "", **numbers: float) -> Verdict:
-    """A claim that no seed decides."""
+    """A verdict that does not depend on seeds."""
     state: State = "holds" if true else "does not hold"
     found = Verdict(state, effect, effect, effect, unit=unit, numbers=numbers)
     return replace(found, p_for=float(not true), p_against=float(true))
@@ -168,20 +168,20 @@ def _has_few(part: Verdict) -> bool:
 
 
 def _gaps(one: Floats, other: Floats) -> Floats:
-    """Differences seed by seed; what only rounding tells apart does not differ."""
+    """Differences seed by seed; where values differ only by rounding, 0."""
     one, other = floats(np.asarray(one, dtype=float)), floats(np.asarray(other, dtype=float))
     if one.shape != other.shape:
         raise ValueError(
             f"each seed is compared with itself: got {one.size} values and {other.size}"
         )
-    with np.errstate(invalid="ignore"):  # never less never is unknown
+    with np.errstate(invalid="ignore"):  # infinity minus infinity is unknown
         gaps = one - other
         same = np.abs(gaps) <= ROUNDING * np.maximum(np.abs(one), np.abs(other))
     return floats(np.where(same & np.isfinite(gaps), 0.0, gaps))
 
 
 def _above(least: Floats, most: Floats, by: float, unit: str) -> Verdict:
-    """Differences of which `least` and `most` are known are above `by`."""
+    """Differences that lie somewhere between `least` and `most` are above `by`."""
     least, most = _at(least, by), _at(most, by)
     count = len(least)
     agree, against = int((least > by).sum()), int((most < by).sum())
@@ -199,7 +199,7 @@ def _above(least: Floats, most: Floats, by: float, unit: str) -> Verdict:
 
 
 def _at(gaps: Floats, by: float) -> Floats:
-    """The same differences, where those that only rounding tells from `by` are `by`."""
+    """The same differences; those that differ from `by` only by rounding become `by`."""
     return floats(np.where(np.abs(gaps - by) <= ROUNDING * abs(by), by, gaps))
 
 
@@ -220,13 +220,13 @@ def _by_interval(found: Verdict, gaps: Floats, by: float) -> Verdict:
 
 
 def _with_chances(found: Verdict, p_for: float, p_against: float) -> Verdict:
-    """The verdict with its p-values, as often as somebody has looked (Bonferroni)."""
+    """The verdict with its p-values, each times the number of looks (Bonferroni)."""
     looks = _looks(found.seeds)
     return replace(found, p_for=min(1.0, looks * p_for), p_against=min(1.0, looks * p_against))
 
 
 def _looks(seeds: int) -> int:
-    """How often the claim was judged before its seeds were enough."""
+    """How often a claim with this many seeds has been judged by now."""
     return 1 if seeds <= FIRST_LOOK else 2
 
 

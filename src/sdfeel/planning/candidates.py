@@ -125,8 +125,8 @@ def candidates(
     """Every combination, for each (graph, mixing rule) of `networks`.
 
     Asynchronous training is tried only where devices are unequal: otherwise nobody waits anyway.
-    `sequences` are networks whose servers meet few others at a time, each with the exchanges after
-    which all agree: a gossip is one such pass, for schemes that allow it.
+    `sequences` are networks whose servers meet only a few others in each exchange, with the number
+    of exchanges after which all agree: one gossip makes that many, if the scheme allows it.
     """
     found: list[Candidate] = []
     for scheme in schemes:
@@ -156,7 +156,7 @@ def _options(axes: Mapping[str, Sequence[Option]]) -> Iterator[tuple[tuple[str, 
 
 
 def trained(candidate: Candidate) -> Candidate:
-    """The same for all candidates that train the same models.
+    """One candidate that stands for all those that train the same models.
 
     >>> trained(Candidate("fedavg", (("tau1", 5),), 0.1, "ring", "paper")).label
     'hierfavg tau1=5 tau2=1 rate=0.1'

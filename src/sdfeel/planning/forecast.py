@@ -41,7 +41,7 @@ ALIKE = 1.05  # runs whose drift differs by less say the same
 
 @dataclass(frozen=True)
 class Knob:
-    """Something that may be asked about."""
+    """Something that a forecast may change."""
 
     key: str
     value: float  # of the experiment
@@ -52,7 +52,7 @@ class Knob:
         return isinstance(self.value, int)
 
     def checked(self, value: float) -> float:
-        """A value that may be asked about, as the experiment takes it."""
+        """The value as the experiment takes it; InputError if it is out of range."""
         least, most = self.choices[0], self.choices[-1]
         if not least <= value <= most or (self.whole and value != int(value)):
             number = "a whole number" if self.whole else "a number"
@@ -139,7 +139,7 @@ class Forecaster:
         )
 
     def _needed(self, entry: Entry, reached: Sequence[tuple[Entry, float]]) -> list[float]:
-        """Iterations to the target: between two bounds, or the law's, which is for plain SGD."""
+        """Iterations to the target by the law for plain SGD: one estimate, or two limits."""
         training = self.base.training
         if not reached or training.optimizer != "sgd" or training.momentum:
             return []
@@ -186,6 +186,6 @@ def _parts(entry: Entry, decisions: Decisions, iterations: float) -> list[tuple[
 
 
 def _whole_rounds(entry: Entry, iterations: float) -> float:
-    """This many iterations, or a few more: where all wait for each other, rounds are finished."""
+    """This many iterations, or a few more: rounds are finished where all wait for each other."""
     steps = 1.0 if asynchronous(entry.candidate.scheme) else max(entry.pace.steps, 1.0)
     return max(ceil(iterations / steps - 1e-9), 1) * steps

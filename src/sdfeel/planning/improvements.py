@@ -1,8 +1,8 @@
 """Which link or device to improve first, and what that would gain.
 
-Each is made twice as fast on its own, everything else stays, and the round is priced again: what
-does not lie on the critical path gains nothing. Where many are equally slow, improving one of them
-gains nothing either, so all of a kind are tried together, too.
+One link or device at a time is made twice as fast, and the round is priced again: what does not lie
+on the critical path gains nothing. Where many are equally slow, improving one of them gains nothing
+either, so all of a kind are tried together, too.
 """
 
 from collections.abc import Iterator

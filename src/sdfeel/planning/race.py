@@ -60,7 +60,7 @@ class Racer(Protocol):
 
 
 class Tracks(Protocol):
-    """Whoever carries out pilot runs."""
+    """What opens pilot runs."""
 
     @property
     def stopped(self) -> bool: ...
@@ -165,7 +165,7 @@ class Race:
             self.runs[entry].close()
 
     def _room_for_others(self, alive: Sequence[Entry]) -> bool:
-        """Could the best still end, if all continued for another rung?"""
+        """Would enough steps be left for the best run to end, if all continued for another rung?"""
         if not alive or not self.whole:
             return True
         left = self.most - self.steps - RUNG * self.allowance
@@ -196,8 +196,8 @@ class Race:
         has shown least, then all others that are not hopeless, best first.
 
         The law is off by a quarter or so, and a closer look around the leaders makes up for that.
-        It knows little about a scheme before that has run. Of two that promise the same, the one
-        that is cheaper to simulate is better.
+        It knows little about a scheme that has not run yet. Of two candidates that promise the
+        same, the one that is cheaper to simulate is better.
         """
         known = self._past_peak().union(self.runs)
         fresh = [entry for entry in self.entries if entry not in known]
@@ -218,14 +218,15 @@ class Race:
         return list(islice(near, 1))
 
     def _turn(self, able: Sequence[Entry]) -> list[Entry]:
-        """The best candidate of the scheme of which the fewest runs have shown anything."""
+        """The best candidate of the least tried scheme: the one with the fewest runs to look at."""
         shown = Counter(e.candidate.scheme for e, run in self.runs.items() if run.points)
         return sorted(able, key=lambda entry: shown[entry.candidate.scheme])[:1]
 
     def _past_peak(self) -> set[Entry]:
-        """Candidates that lie beyond one that fell behind another, all but the rate being equal.
+        """Candidates whose learning rate is even further off than one that fell behind.
 
-        How far a run gets rises with the learning rate, and then falls.
+        With everything else equal, runs get further as the rate rises, up to a peak, and then less
+        far.
         """
         same: dict[Candidate, list[Entry]] = defaultdict(list)
         for entry in self.entries:
@@ -233,7 +234,7 @@ class Race:
         return {entry for entries in same.values() for entry in self._beyond(entries)}
 
     def _beyond(self, entries: Sequence[Entry]) -> Iterator[Entry]:
-        """Of candidates that differ only in their rates, those beyond one that fell behind."""
+        """Of candidates that differ only in their rates, those even further off than one behind."""
         tried = [entry for entry in entries if entry in self.runs and self.runs[entry].points]
         for one, other in permutations(tried, 2):
             mine, theirs = self.runs[one].points, self.runs[other].points

@@ -1,7 +1,7 @@
 """The lowest versions that the package allows are read off its own declaration."""
 
 import pytest
-from lowest import lowest, main
+from lowest_versions import lowest, main
 
 
 def test_each_dependency_has_its_lowest_version_and_torch_the_kept_one() -> None:

@@ -48,7 +48,7 @@ class Peak:
 def peak(instructions: str = "") -> Peak:
     """The machine's limit with these instructions, measured once in a process.
 
-    Unless told, with those that the native engine is compiled for.
+    By default, these are the instructions that the native engine is compiled for.
     """
     return _measured(instructions or asked_instructions())
 

@@ -1,8 +1,8 @@
 """The shape of the code: sizes, repeated names, and what the start of a run crosses.
 
-python tools/house.py            the table
-python tools/house.py --names    also where repeated names are, small files, the path of a start
-python tools/house.py --tree     the start of a run as a tree: who calls whom, in order
+python tools/code_shape.py          the table
+python tools/code_shape.py --names  also where repeated names are, small files, the path of a start
+python tools/code_shape.py --tree   the start of a run as a tree: who calls whom, in order
 """
 
 import argparse
@@ -50,7 +50,7 @@ def module(name: str) -> str:
 
 
 def imported(text: str) -> Iterator[str]:
-    """Dotted names that a file imports, also inside functions; names in a module count as it."""
+    """Dotted names that a file imports, also inside functions; for `from a import b`, a and a.b."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -93,7 +93,7 @@ class Crossed(NamedTuple):
 
 
 def crossed() -> Crossed:
-    """What a run enters that does what `sdfeel run` does without a file.
+    """The functions that a run enters if it does what `sdfeel run` does without a file.
 
     Its engine is compiled beforehand, so that a cold cache of native code does not count.
     """
@@ -160,7 +160,7 @@ def of_records() -> set[CodeType]:
 
 
 def ours(codes: set[CodeType]) -> set[CodeType]:
-    """Is it a function of the package, not the body of a module or class or a comprehension?"""
+    """The functions of the package among them, without bodies of modules and classes."""
     return {
         code
         for code in codes
@@ -171,7 +171,7 @@ def ours(codes: set[CodeType]) -> set[CodeType]:
 
 
 def files(codes: set[CodeType]) -> set[str]:
-    """The files that functions stand in."""
+    """The files in which these functions are defined."""
     return {str(Path(code.co_filename).relative_to(SOURCE)) for code in codes}
 
 

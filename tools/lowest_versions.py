@@ -1,6 +1,6 @@
 """Print the lowest versions that pyproject.toml allows, as requirements for pip.
 
-    python tools/lowest.py dash deploy > lowest.txt     (with the named extras)
+    python tools/lowest_versions.py dash deploy > lowest.txt     (with the named extras)
 
 `make test-lowest` builds an environment from them, so that "numpy>=1.26" stays a promise.
 """
