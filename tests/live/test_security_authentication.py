@@ -4,6 +4,7 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -291,8 +292,15 @@ def test_a_server_that_tells_by_an_alert_that_it_does_not_trust_us_is_heard(
         context.load_cert_chain(edge.directory / "cert.pem", edge.directory / "key.pem")
         context.verify_mode = ssl.CERT_REQUIRED
         context.set_alpn_protocols(["h2"])
-        server = await asyncio.start_server(_hang_up, "127.0.0.1", 0, ssl=context)
-        async with server:
+
+        async def shake_hands(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            try:
+                with suppress(OSError):
+                    await writer.start_tls(context)
+            finally:  # a handshake that is still going on at the end does not outlive the test
+                writer.transport.abort()
+
+        async with await asyncio.start_server(shake_hands, "127.0.0.1", 0) as server:
             address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
             await refused(address, replace(stranger, ca=edge.ca), "does not accept our certificate")
 
