@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sdfeel.core.arrays import Floats
+from sdfeel.core.arrays import Bools, Floats
 from sdfeel.core.errors import InputError
 from sdfeel.core.lanczos import extreme_vectors, largest_modulus
 from sdfeel.core.sparse import Sparse, reached
@@ -311,6 +311,16 @@ def check_weights(given: "ArrayLike | Sparse", linked: "ArrayLike | Sparse", mas
         raise InputError(
             f"the mixing matrix has zeta {rate:.4g}, but it must be below 1, or servers never agree"
         )
+
+
+def one_sided(weights: Sparse, mass: Floats) -> Bools:
+    """(N,) which entries differ from what the other server takes in return, each times its mass.
+
+    Without any, the weights are similar to a symmetric matrix, so their eigenvalues are real.
+    """
+    to, of = weights.rows, weights.columns
+    there, back = mass[to] * weights.values, mass[of] * weights.get(of, to)
+    return np.asarray(np.abs(there - back) > 1e-6)  # as exactly as a matrix must keep the mean
 
 
 def _surely_agree(weights: Sparse, links: Sparse) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 
 from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.errors import InputError, repeated
-from sdfeel.core.gossip_weights import TOLERANCE
+from sdfeel.core.gossip_weights import TOLERANCE, one_sided
 from sdfeel.core.mixing import Mixing, average, broadcast, of_matrix, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.scheme import Facts, Lane, Mix, Setting, View, Work, check_kinds
@@ -79,12 +79,9 @@ def check_mutual(name: str, net: Network) -> None:
     """
     if net.weights is None:  # the paper's weights are mutual
         return
-    to, of = net.weights.rows, net.weights.columns
-    there = net.mass[to] * net.weights.values
-    back = net.mass[of] * net.weights.get(of, to)
-    wrong = np.abs(there - back) > 1e-6  # as exactly as a matrix must keep the mean
+    wrong = one_sided(net.weights, net.mass)
     if wrong.any():
-        a, b = (int(each[wrong.argmax()]) for each in (to, of))
+        a, b = (int(each[wrong.argmax()]) for each in (net.weights.rows, net.weights.columns))
         raise InputError(
             f"scheme.name is {name}, which needs servers that weight each other in proportion to "
             f"their data, but in the matrix of network.mixing servers {a} and {b} do not: "

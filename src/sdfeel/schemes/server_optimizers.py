@@ -20,8 +20,10 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network, Shelf
 from sdfeel.core.rules import Moments, Scaled, Squares
-from sdfeel.core.scheme import Around, Mix, Scheme, View, innermost, terms
-from sdfeel.schemes.lazy_mixing import calm
+from sdfeel.core.scheme import Around, Mix, Scheme, View, innermost, tolerance
+from sdfeel.core.tolerance import IGNORED
+from sdfeel.schemes.d_squared import damped
+from sdfeel.schemes.lazy_mixing import calm, check_corrected
 
 Kind = Literal["momentum", "adam", "yogi", "adagrad", "quasi-global"]
 # This order of shelves gives a step's terms the order that `Scaled` expects.
@@ -83,10 +85,15 @@ class Stepped(Around):
         return self._calm(own) if self.step.optimizer == "quasi-global" else own
 
     def _calm(self, net: Network) -> Network:
-        known = terms(innermost(self.inner))
-        if known is None or known.alpha is None or len(net.servers) < 2 or net.peers is not None:
+        inner = innermost(self.inner)
+        if tolerance(inner).verdict("mixing") == IGNORED or net.peers is not None:
             return net
-        found = calm(net.shares, known.alpha, self.step.beta)
+        if any(shelf.trained for shelf in net.shelves):
+            check_corrected(damped(net.mixing), self.step.beta, "server.momentum")
+            return net
+        alpha = getattr(inner, "alpha", 1)  # a user's own scheme may mean something else by it
+        hops = alpha if isinstance(alpha, int) and alpha > 0 else 1
+        found = calm(net.shares, net.mass, hops, self.step.beta, "server.momentum")
         return net if found is net.shares else replace(net, weights=found)
 
     def mix(self, view: View, done: Ints) -> Mix:

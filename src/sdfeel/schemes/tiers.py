@@ -141,6 +141,6 @@ def _weighed(net: Network, lane: list[int], momentum: float) -> Mixing:
             weights[d, j] += share * min(1.0, ratio)
             weights[j, d] += share * min(1.0, 1 / ratio)
     np.fill_diagonal(weights, 1 - weights.sum(axis=1))
-    weights = calm(Sparse.of(weights), 1, momentum).dense
+    weights = calm(Sparse.of(weights), net.mass, 1, momentum, "scheme.momentum").dense
     rows = np.flatnonzero(inside | (net.links[:, inside] != 0).any(axis=1))
     return of_matrix(weights[rows], rows=rows.tolist())
