@@ -145,6 +145,19 @@ def test_markdown_says_what_the_numbers_mean(race: Path) -> None:
         assert words in told.out
 
 
+def test_seeds_that_exploded_are_counted_and_huge_numbers_are_short(race: Path) -> None:
+    log = race / "fast-seed1" / "events.jsonl"
+    log.write_text(log.read_text().replace('"loss": 0.5', '"loss": NaN'))
+    log = race / "slow_1-seed1" / "events.jsonl"
+    log.write_text(log.read_text().replace('"loss": 0.5', '"loss": 1e+30'))
+    text = sdfeel.export(race, target=0.8)
+    assert "| 0.50 ± 0 (2 of 3) |" in text.replace("0.500", "0.50")
+    assert "| **3.3e+29 ± 1.4e+30** |" in text  # the other line has no mean: a seed is gone
+    assert "only k of n seeds have a finite value" in text
+    latex = sdfeel.export(race, format="latex")
+    assert r"3.3 \cdot 10^{29} \pm 1.4 \cdot 10^{30}" in latex
+
+
 def test_latex_is_well_formed_whatever_the_labels_are(race: Path, tmp_path: Path) -> None:
     (race / "fast-seed0").rename(race / "fa&st_50%-#{}~^\\-seed0")
     out = tmp_path / "race.tex"
@@ -192,4 +205,6 @@ def test_what_cannot_be_exported_is_said_in_a_sentence(race: Path, tmp_path: Pat
 def test_a_margin_leaves_its_mean_two_digits_of_doubt() -> None:
     assert rounded(1234.5, 321.0) == ("1234", "321")
     assert rounded(-0.01, 0.019) == ("-0.010", "0.019")
+    assert rounded(8.25e28, 5.7e28) == ("8.2e+28", "5.7e+28")
+    assert rounded(2.5e-7, 5e-5) == ("2.5e-07", "5.0e-05")
     assert escaped("50 %_") == "50 \\%\\_"

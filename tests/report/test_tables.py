@@ -4,6 +4,7 @@ import json
 import sys
 from io import StringIO
 
+import pytest
 from rich.console import Console
 from rich.table import Table
 
@@ -40,6 +41,22 @@ def test_the_best_is_starred_even_without_colour() -> None:
     assert "*91.6 %" in best
     assert "*23.2 s" in best
     assert any(line.startswith("* marks the best in a column") for line in lines)
+
+
+def test_a_mean_over_seeds_is_that_of_their_own_ends() -> None:
+    """Seeds that reach a target accuracy stop then, each at another time."""
+    early = History.of("a", [started(), measured(0, 0.1), measured(2, 0.5), measured(4, 0.8)])
+    late = History.of("b", [*early.events[:-1], measured(4, 0.6), measured(6, 0.9, loss=0.1)])
+    (record,) = comparison_records([History.mean("both", [early, late])], None)
+    assert record["accuracy"] == pytest.approx((0.8 + 0.9) / 2)
+    assert record["loss"] == pytest.approx((0.5 + 0.1) / 2)
+
+
+def test_a_mean_over_seeds_of_which_one_has_exploded_is_not_known() -> None:
+    fine = History.of("a", [started(), measured(4, 0.8, metrics={"mae": 1.0})])
+    gone = History.of("b", [started(), measured(4, 0.1, loss=float("nan"))])
+    (record,) = comparison_records([History.mean("both", [fine, gone])], None)
+    assert (record["loss"], record["metrics"]) == (None, {"mae": None})
 
 
 def test_whoever_trained_least_is_not_starred_for_it() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from sdfeel.core.events import Evaluated
 from sdfeel.core.run_files import finite
 from sdfeel.report.history import History, clock_of
 from sdfeel.report.intervals import MARGIN, Observed, estimate
@@ -159,15 +160,21 @@ def _record(history: History, target: float | None) -> Record:
 
 
 def _over_seeds(history: History, target: float | None) -> Record:
-    """For a mean of several runs: how many, their spread, how often the target was reached."""
+    """For a mean of several runs: how many, their spread, how often the target was reached.
+
+    What was learnt is that of each run's own end, as its costs and the spread are: seeds may end at
+    different times, and the mean curve ends with the first of them.
+    """
     if not history.members:
         return {}
+    lasts = [member.last for member in history.members]
     finals = [m.last.accuracy for m in history.members if m.last and m.last.accuracy is not None]
     accuracy = estimate(map(Observed, finals))
     reached = [] if target is None else [m.reach(target) for m in history.members]
     there = [event for event in reached if event is not None]
     all_there = bool(there) and len(there) == len(reached)
     return {
+        **_learnt([last for last in lasts if last is not None], all(lasts)),
         "seeds": len(history.members),
         "accuracy_spread": stdev(finals) if len(finals) > 1 else None,
         "accuracy_margin": None if accuracy is None else accuracy.margin,
@@ -177,6 +184,22 @@ def _over_seeds(history: History, target: float | None) -> Record:
         "joules_to_target": (
             fmean(event.joules for event in there) if all_there and history.energy_known else None
         ),
+    }
+
+
+def _learnt(lasts: Sequence[Evaluated], complete: bool) -> Record:
+    """Means over the last measurements of all seeds; None where a seed has no such value."""
+
+    def mean(values: Sequence[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return finite(fmean(known)) if complete and known and len(known) == len(lasts) else None
+
+    names = dict.fromkeys(name for last in lasts for name in last.metrics)
+    return {
+        "accuracy": mean([last.accuracy for last in lasts]),
+        "loss": mean([last.loss for last in lasts]),
+        "test_loss": mean([last.test_loss for last in lasts]),
+        "metrics": {name: mean([last.metrics.get(name) for last in lasts]) for name in names},
     }
 
 

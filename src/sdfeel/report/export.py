@@ -215,6 +215,8 @@ class Comparison:
                 "≥: only k of n seeds reached the target; a seed that did not counts with what it "
                 "had cost when it ended, so the mean is at least this."
             )
+        if any(0 < len(q.of(line)) < len(line.runs) for q in self.shown for line in self.lines):
+            found.append("k of n without ≥: only k of n seeds have a finite value.")
         return found
 
     @property
@@ -247,10 +249,15 @@ def means(table: Comparison) -> tuple[list[str], list[tuple[str, list[PaperCell 
     columns = []
     for quantity, unit in table.units:
         own = [estimate(quantity.of(line).values()) for line in table.lines]
-        sure = [each.mean for each in own if each is not None and each.certain]
+        runs = [len(line.runs) for line in table.lines]
+        sure = [
+            each.mean
+            for each, all_seeds in zip(own, runs, strict=True)
+            if each is not None and each.certain and each.seeds == all_seeds
+        ]
         rivals = len(set(sure)) > 1 or 0 < len(sure) < len(own)
         best = quantity.best(sure) if rivals else None
-        columns.append([_cell(each, unit, best) for each in own])
+        columns.append([_cell(each, unit, best, n) for each, n in zip(own, runs, strict=True)])
     rows = [(line.label, [own[n] for own in columns]) for n, line in enumerate(table.lines)]
     return [_titled(quantity, unit.name) for quantity, unit in table.units], rows
 
@@ -269,13 +276,15 @@ def _titled(quantity: Quantity, unit: str) -> str:
     return f"{quantity.title} ({unit})" if unit else quantity.title
 
 
-def _cell(found: Estimate | None, unit: Unit, best: float | None) -> PaperCell | None:
+def _cell(found: Estimate | None, unit: Unit, best: float | None, runs: int) -> PaperCell | None:
     if found is None:
         return None
     if not found.certain:
         reached = f"{found.seeds - found.censored} of {found.seeds}"
         return PaperCell(number(found.mean / unit.size), bound=True, count=reached)
     mean, margin = rounded(found.mean / unit.size, found.margin, unit.size)
+    if found.seeds < runs:  # the others have no finite value: these are the survivors
+        return PaperCell(mean, margin, count=f"{found.seeds} of {runs}")
     as_good = best is not None and f"{found.mean:.4g}" == f"{best:.4g}"
     return PaperCell(mean, margin, bold=as_good)
 
@@ -295,12 +304,18 @@ def rounded(mean: float, margin: float | None, size: float = 1.0) -> tuple[str, 
 
     >>> rounded(91.2345, 0.4321), rounded(12.3456, 12.3), rounded(0.5, None), rounded(3.0, 0.0)
     (('91.23', '0.43'), ('12', '12'), ('0.500', ''), ('3.00', '0'))
+    >>> rounded(8.25e28, 5.7e28), rounded(2.345e-7, 1.2e-9)
+    (('8.2e+28', '5.7e+28'), ('2.345e-07', '1.2e-09'))
     """
     if margin is None:
         return number(mean), ""
     scaled = margin / size
     if scaled == 0:
         return number(mean), "0"
+    largest = max(abs(mean), scaled)
+    if not 1e-3 <= largest < 1e6:  # as `number` writes them, but to the digits of the margin
+        digits = max(0, 1 + floor(log10(largest)) - floor(log10(scaled)))
+        return f"{mean:.{min(digits, 16)}e}", f"{scaled:.1e}"
     digits = max(0, 1 - floor(log10(scaled)))
     return f"{mean:.{digits}f}", f"{scaled:.{digits}f}"
 
@@ -379,9 +394,19 @@ def _mathematical(cell: PaperCell | None) -> str:
     if cell is None:
         return "--"
     bound = "\\ge " if cell.bound else ""
-    text = f"${bound}{cell.mean}{f' {chr(92)}pm {cell.margin}' if cell.margin else ''}$"
+    mean, margin = map(_power, (cell.mean, cell.margin))
+    text = f"${bound}{mean}{f' {chr(92)}pm {margin}' if margin else ''}$"
     text = f"\\textbf{{\\boldmath{text}}}" if cell.bold else text
     return f"{text} ({cell.count})" if cell.count else text
+
+
+def _power(text: str) -> str:
+    r"""
+    >>> _power("8.2e+28"), _power("-2.3e-07"), _power("0.5")
+    ('8.2 \\cdot 10^{28}', '-2.3 \\cdot 10^{-7}', '0.5')
+    """
+    digits, exponent, power = text.partition("e")
+    return f"{digits} \\cdot 10^{{{int(power)}}}" if exponent else text
 
 
 _SPECIAL = {
