@@ -20,6 +20,11 @@ def test_servers_average_their_own_clients_by_samples() -> None:
     np.testing.assert_allclose(collect(NET).dense(4), expected)
 
 
+def test_a_source_without_a_mass_is_refused_by_its_number() -> None:
+    with pytest.raises(InputError, match="takes from number 99, but `mass` has 3 entries"):
+        average([0, 0], [0, 99], mass=NET.mass)
+
+
 def test_absent_clients_have_no_say_and_their_server_keeps_its_model() -> None:
     up = collect(NET, np.array([1, 3]))
     assert up.rows.tolist() == [0, 2]

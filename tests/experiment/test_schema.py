@@ -177,3 +177,27 @@ def test_a_word_that_an_option_does_not_take_is_refused(name: str) -> None:
     for each in words:
         with pytest.raises(InputError, match=rf"unknown scheme\.{each} 'nonsense'"):
             scheme(**{each: "nonsense"})
+
+
+class Plain:
+    """A scheme that is not a dataclass: its class is named in a file."""
+
+    def __init__(self, *given: int) -> None:
+        if given != self.wanted:
+            raise TypeError("three numbers, please")
+
+    wanted: tuple[int, ...] = ()
+    adapt = lanes = work = mix = None
+
+
+class Demanding(Plain):
+    wanted = (1, 2, 3)
+
+
+def test_a_scheme_of_ones_own_need_not_be_a_dataclass() -> None:
+    here = __name__
+    made, _ = build_scheme(checked({"scheme": {"name": f"{here}:Plain"}}))
+    assert isinstance(cast(Any, made).inner, Plain)
+    asked = checked({"scheme": {"name": f"{here}:Demanding"}})
+    with pytest.raises(InputError, match=r"three numbers, please .*make it a frozen dataclass"):
+        build_scheme(asked)

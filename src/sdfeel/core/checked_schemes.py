@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite, isnan
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from sdfeel.core.arrays import Ints
 from sdfeel.core.errors import InputError, said
+from sdfeel.core.link_times import Link
 from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.scheme import Around, Lane, Mix, Setting, Terms, View, Work, terms
@@ -51,6 +52,11 @@ class Checked(Around):
             for d in lane:
                 if not isinstance(d, Integral) or int(d) not in net.servers:
                     raise _wrong(method, d, f"servers are numbered 0 to {len(net.servers) - 1}")
+        every = [int(d) for lane in found for d in lane]
+        if twice := [d for d in every if every.count(d) > 1]:
+            raise InputError(
+                f"{method} puts server {twice[0]} into two lanes: a server waits for one group only"
+            )
         idle = set(net.present.tolist()) - {int(d) for lane in found for d in lane}
         if idle:
             raise InputError(
@@ -65,6 +71,7 @@ class Checked(Around):
         if not isinstance(found, Work) or not isinstance(found.down, Mixing):
             raise _wrong(method, found, "return Work(down=broadcast(view.net), steps=...)")
         who = found.down.rows
+        _check_link(method, found.down)
         _check_rows(method, "client", who, len(view.net.samples))
         _check_sources(method, view.net, found.down.sources, 0)
         if found.shift is not None:
@@ -100,6 +107,7 @@ class Checked(Around):
                     raise _wrong(method, value, f"{part} must be a mapping of names to numbers")
         _check_rows(method, "server", found.up.rows, len(net.servers), net.kept)
         for mixing in _mixings(found):
+            _check_link(method, mixing)
             _check_rows(method, "server", mixing.rows, len(net.servers), net.kept)
             clients = len(net.samples) if mixing is found.up else 0
             _check_sources(method, net, mixing.sources, clients)
@@ -140,6 +148,11 @@ def _check_sources(method: str, net: Network, sources: Ints, clients: int) -> No
     count = clients or len(net.servers)
     kind = "client" if clients else "server"
     _check_rows(method, kind, sources, count, net.kept)
+
+
+def _check_link(method: str, mixing: Mixing) -> None:
+    if mixing.via not in get_args(Link):
+        raise _wrong(method, mixing.via, f"messages go via {', '.join(get_args(Link))}")
 
 
 def _check_each(

@@ -66,6 +66,11 @@ def told(error: BaseException) -> str:
     ... except IndexError as error:
     ...     print(told(error).split(" (")[0])
     IndexError: list index out of range
+    >>> try:
+    ...     compile("def net(:", "/mine/net.py", "exec")
+    ... except SyntaxError as error:
+    ...     print(told(error))
+    SyntaxError: invalid syntax (/mine/net.py, line 1)
     """
     place, step = "", error.__traceback__
     while step is not None:
@@ -73,6 +78,8 @@ def told(error: BaseException) -> str:
         if module.partition(".")[0] not in OURS and not code.co_filename.startswith("<frozen"):
             place = f" ({code.co_filename}, line {step.tb_lineno})"
         step = step.tb_next
+    if isinstance(error, SyntaxError) and error.filename:  # in a file that never ran
+        return f"{type(error).__name__}: {error.msg} ({error.filename}, line {error.lineno})"
     first = (str(error).splitlines() or [""])[0]
     return f"{type(error).__name__}: {first}{place}"
 
@@ -82,10 +89,12 @@ def unknown(kind: str, value: str, known: Iterable[str]) -> UnknownName:
 
     >>> print(unknown("scheme", "sdfeel", ["fedavg", "sd-feel"]))
     unknown scheme 'sdfeel': did you mean 'sd-feel'? (known: fedavg, sd-feel)
+    >>> print(unknown("key", "server", ["server_up", "servers"]))
+    unknown key 'server': did you mean 'servers'? (known: server_up, servers)
     """
     names = sorted(known)
     begun = [name for name in names if value and name.startswith(value.lower())]
-    close = begun[:1] or get_close_matches(value.lower(), names, n=1, cutoff=0.5)
+    close = sorted(begun, key=len)[:1] or get_close_matches(value.lower(), names, n=1, cutoff=0.5)
     guess = f": did you mean '{close[0]}'?" if close else ""
     error = UnknownName(f"unknown {kind} '{value}'{guess} (known: {', '.join(names)})")
     error.kind, error.value, error.known = kind, value, tuple(names)

@@ -192,7 +192,13 @@ def average(
     dst, src = dst[order], src[order]
     changes = np.flatnonzero(dst[1:] != dst[:-1]) + 1
     starts = np.concatenate([[0] if len(dst) else [], changes, [len(dst)]]).astype(np.int64)
-    weights = np.ones(len(src)) if mass is None else mass[src]
+    try:
+        weights = np.ones(len(src)) if mass is None else mass[src]
+    except IndexError:
+        raise InputError(
+            f"average takes from number {src.max()}, but `mass` has {np.size(mass)} entries, "
+            f"numbered from 0"
+        ) from None
     if len(weights):
         totals = np.add.reduceat(weights, starts[:-1])
         weights = weights / np.repeat(totals, np.diff(starts))

@@ -80,7 +80,7 @@ from sdfeel.experiment.schema import DEFAULTS, Experiment, SchemeSection
 from sdfeel.experiment.user_files import text_of
 from sdfeel.models import zoo
 from sdfeel.models.flat import FlatModule, Layout
-from sdfeel.schemes import FORMER, SCHEMES, find
+from sdfeel.schemes import FORMER, SCHEMES, find, without_options
 from sdfeel.schemes.robust_rules import guarded
 from sdfeel.schemes.sampling import Sampling, sampled
 from sdfeel.schemes.server_optimizers import ServerStep, stepped
@@ -460,6 +460,8 @@ def _build_plain(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
         else ()
     )
     options = {key: value for key, value in given.items() if key in own}
+    if not dataclasses.is_dataclass(kind):
+        return without_options(kind), notes
     check_kinds(kind, given=options)  # pydantic would read `true` as 1, and "3" as 3
     try:
         return _reader(kind).validate_python(options), notes

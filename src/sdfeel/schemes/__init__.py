@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from sdfeel.core.arrays import floats
-from sdfeel.core.errors import InputError
+from sdfeel.core.errors import InputError, told
 from sdfeel.core.named import Kind
 from sdfeel.core.network import Network, clustered
 from sdfeel.core.scheme import Scheme, Setting, terms, tolerance
@@ -150,6 +150,17 @@ def find(given: Any) -> type[Scheme]:
             f"{', '.join(missing)}"
         )
     return kind
+
+
+def without_options(kind: type[Scheme]) -> Scheme:
+    """A scheme of a user's own class that is not a dataclass."""
+    try:
+        return kind()
+    except Exception as error:
+        raise InputError(
+            f"scheme {kind.__name__} cannot be made without arguments ({told(error)}): make it a "
+            f"frozen dataclass, whose fields are its options"
+        ) from error
 
 
 PLAIN = (str, int, float, bool, type(None))
