@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import sqlite3
 import time
 from dataclasses import replace
@@ -280,6 +282,28 @@ def test_a_server_whose_state_cannot_be_written_is_not_healthy_until_it_can(
     assert [each["healthy"] for each in seen] == [False] * 3 + [True] * 2
     assert "cannot write to" in seen[2]["last_error"]
     assert len([line for line in told if "cannot write to" in line]) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_a_node_in_good_order(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGHUP comes when a terminal is closed."""
+    identity = Federation.create(tmp_path / "federation").issue("edge/0")
+    (tmp_path / "node").mkdir()
+    setting = NodeSetting(identity, tmp_path / "node", {}, tmp_path)
+    federation = Village(SDFeel(), network(), tmp_path).federation
+    told: list[str] = []
+
+    async def live(_: EdgeLife) -> None:
+        assert signal.getsignal(number) is not signal.SIG_DFL
+        os.kill(os.getpid(), number)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(EdgeLife, "live", live)
+    completed(run_edge(federation, setting, Service("127.0.0.1:0"), told.append))
+    assert told[-1] == "stopped; it continues from here when it is started again"
+    assert json.loads((tmp_path / "node" / STATUS).read_text())["ended"]
 
 
 def test_a_clock_that_jumps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

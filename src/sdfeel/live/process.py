@@ -461,8 +461,10 @@ async def _alive_alone(
         health.page = await page.start(setting.health)
         tell(f"health and metrics on {health.page}")
     job = asyncio.ensure_future(work())
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, job.cancel)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        hangs_on = number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN  # nohup
+        if not hangs_on:
+            asyncio.get_running_loop().add_signal_handler(number, job.cancel)
     pulse = asyncio.ensure_future(Pulse(setting, health, audit, job, tell).beat())
     try:
         await job
