@@ -86,7 +86,7 @@ def test_what_has_no_trace_stays_as_it_is(tmp_path: Path) -> None:
             "",
             "leaves edge-1 without clients in round",
         ),
-        (drawn(0), "server.optimizer=adam", "would start afresh with each of them"),
+        (drawn(0), "server.optimizer=adam", "would start afresh with each epoch"),
         (drawn(0), "compression.uplink=top-k", "epochs, but network.epochs needs models that are"),
         (drawn(0), "latency.late=drop", "leave out network.changes"),
     ],

@@ -452,7 +452,7 @@ def test_a_mistyped_change_is_refused_and_hinders_no_other(
         ("edge-3=10.0.0.300:7400", "'10.0.0.300' is neither an IP address nor a host name"),
         ("edge-3={there}", "edge-0 and edge-3 cannot both be at .*: give another"),
         ("edge-3=a/b:7400", "'a/b' is neither an IP address nor a host name"),
-        ("edge-7=a:7400", "edge-3 is new, and nobody knows where it is"),
+        ("edge-7=a:7400", "edge-3 is new, and its address is unknown"),
     ],
 )
 def test_a_wrong_address_is_refused_before_a_version_is_signed(

@@ -1,1 +1,1 @@
-"""Deployments: a federation's files, its processes, and what an operator asks of them."""
+"""Deployments: a federation's files, its processes, and the operator's commands."""

@@ -5,11 +5,11 @@ import ipaddress
 from sdfeel.core.errors import InputError
 from sdfeel.live.trust.authority import named_host
 
-TOP = 1 << 16  # ports are below
+TOP = 1 << 16  # ports are below this
 
 
 def host_and_port(text: str) -> tuple[str, int | None]:
-    """The two parts of an address; InputError if it cannot be one.
+    """The host and, if there is one, the port of an address; InputError if it cannot be one.
 
     >>> host_and_port("cell.example:7400"), host_and_port("fd00::5"), host_and_port("[::1]:80")
     (('cell.example', 7400), ('fd00::5', None), ('::1', 80))
@@ -31,17 +31,17 @@ def host_and_port(text: str) -> tuple[str, int | None]:
 
 
 def written(host: str, port: int) -> str:
-    """An address as node files have it, and as gRPC reads it."""
+    """An address in the form of node files and gRPC."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def listening(host: str, port: int) -> str:
-    """Where a server listens that others reach at this host."""
+    """The address on which a server listens, on all interfaces of its host."""
     return written("::" if ":" in host else "0.0.0.0", port)
 
 
 def known_as(host: str) -> str:
-    """The same text for two spellings of a host."""
+    """A host in one spelling, so that two spellings of it are equal."""
     return str(ipaddress.ip_address(host)) if _version6(host) else host.lower()
 
 

@@ -1,7 +1,7 @@
-"""The operator asks edge servers for their state, and saves, restores or replaces it.
+"""The operator looks at edge servers' states, and backs up, restores or replaces them.
 
-A backup of a running federation is consistent because every server copies its state as it opens
-the same round. If all servers are restored, they continue from there, with the same bits.
+A backup of a running federation is consistent because every server copies its state as it opens the
+same round. If all servers are restored, they continue from there, with the same bits.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from sdfeel.live.transport import Limits, Peer
 from sdfeel.live.trust.identity import Identity
 
 ANSWER = 4.0  # seconds for a server to report its state
-AHEAD = 2  # rounds between asking for a backup and taking it: all must have heard of it
+AHEAD = 2  # rounds from the request for a backup to the backup: all must hear of it in time
 
 
 class Desk:
@@ -91,7 +91,7 @@ async def _asked(deployment: Path) -> dict[int, Answer | SdfeelError]:
 
 
 def backup(deployment: Path, patience: float = 120.0) -> dict[str, str]:
-    """Have every edge server copy its state as it opens the same round; return where."""
+    """Have every edge server copy its state as it opens the same round; return the places."""
     return asyncio.run(_backed_up(Desk(deployment), patience))
 
 
@@ -108,8 +108,8 @@ async def _backed_up(desk: Desk, patience: float) -> dict[str, str]:
         if time.monotonic() > end:
             late = ", ".join(f"edge-{d}" for d in desk.links if f"edge-{d}" not in places)
             raise RunError(
-                f"{late} did not open round {k + 1} within {patience:g} s: a backup is of no "
-                f"use without the others', so try again when all servers run"
+                f"{late} did not open round {k + 1} within {patience:g} s: the others' copies are "
+                f"of no use without these, so try again when all servers run"
             )
     return places
 
@@ -128,7 +128,7 @@ def _all(answers: Mapping[int, Answer | SdfeelError]) -> dict[int, Header]:
 def restore(home: Path, copy: Path) -> int:
     """Replace a stopped server's state with a backup; return the round in which it continues.
 
-    What was there before is kept next to it.
+    The previous state is kept next to it.
     """
     node = read_node(home / NODE)
     known = _checked(copy, digest_of(Path(node.experiment), Path(node.network)))
@@ -159,7 +159,7 @@ def _checked(copy: Path, digest: str) -> ServerState:
 
 
 def _put_aside(home: Path) -> None:
-    """Keep a state that is to be replaced; refuse while its node runs."""
+    """Move a state aside that is to be replaced; refuse while its node runs."""
     if not (home / STATE).exists():
         return
     if (home / STATE / BASE).exists():
@@ -172,10 +172,9 @@ def _put_aside(home: Path) -> None:
 
 
 def reseed(deployment: Path, name: str) -> tuple[int, str]:
-    """Give a server that lost its state a neighbour's model; return its round and whose model.
+    """Give a server that lost its state a neighbour's model; return the round and the neighbour.
 
-    It takes the neighbour that is least advanced: servers that wait for this one wait in that
-    round.
+    It is the neighbour in the earliest round, since servers that wait for this one wait there.
     """
     home = deployment / NODES / name
     node = read_node(home / NODE)
@@ -221,11 +220,11 @@ async def _neighbours_model(
         if whole(again, "round") == told[whose] and body is not None:
             return told[whose], whose, body
         told[whose] = whole(again, "round")
-    raise RunError("the neighbours move on too fast to be asked: stop them, or try again")
+    raise RunError("the neighbours' rounds end too fast to copy a model: stop them, or try again")
 
 
 def seeded(federation: Federation, server: int, k: int) -> ServerState:
-    """What a server would know in round `k` if it had taken part as planned until then."""
+    """A server's state in round `k` if all rounds before it had gone as planned."""
     state, steps, taken = ServerState(), 0.0, dict[int, int]()
     for at in range(k):
         turn = Turn.of(federation, server, at, state.memory)

@@ -24,7 +24,7 @@ IDENTITY = "identity"
 def issue_node(
     directory: Path, node: str, hosts: Sequence[str] = (), days: float = 365
 ) -> Identity:
-    """The first certificate of a node, which has the name of its directory: `client-7`."""
+    """Issue a node's first certificate. `node` is the name of its directory, such as client-7."""
     home = _home(directory, node)
     if home.exists() and node not in members(directory):
         raise InputError(
@@ -43,10 +43,10 @@ def issue_node(
 def renew(
     directory: Path, nodes: Sequence[str], within: float | None = None, days: float = 365
 ) -> list[Identity]:
-    """New keys and certificates for these nodes, or all; the old ones stay valid alongside them.
+    """Issue new keys and certificates to these nodes, or to all; the old ones stay valid, too.
 
-    A node that was revoked gets one only if it is named, which lets it in again. With `within`,
-    only certificates that expire within this many days are replaced.
+    A revoked node gets one only if it is named, which lets it in again. With `within`, only
+    certificates that expire within this many days are replaced.
     """
     _check_authority(directory)
     if within is not None and not 0 <= within <= MOST_DAYS:
@@ -59,16 +59,16 @@ def renew(
             hosts = hosts_of(old)
             draft = _home(directory, node).with_name(".renewed")
             issue(directory / AUTHORITY, old.name, hosts, draft, days)
-            publish(directory)  # others must know it before it is shown
+            publish(directory)  # the others must accept it before the node shows it
             _move(draft, old.directory)
             done.append(Identity.load(old.directory))
     return done
 
 
 def revoke_node(directory: Path, which: str, superseded: bool = False) -> int:
-    """Take a serial number, or a node's certificates, off the list; return how many.
+    """Take a serial number, or all certificates of a node, off the list; return how many.
 
-    `superseded`: only those that the node's newest certificate has replaced.
+    With `superseded`, only those that the node's newest certificate has replaced.
     """
     allow = directory / AUTHORITY / ALLOW
     if superseded:
@@ -85,8 +85,8 @@ def revoke_node(directory: Path, which: str, superseded: bool = False) -> int:
 def rotate(directory: Path, finish: bool = False, days: float = 3650) -> int:
     """Give the authority a new key, which all nodes trust in addition to the old one.
 
-    With `finish`, trust the new one alone: InputError while a listed certificate needs another.
-    Returns how many nodes were given a new `ca.pem`.
+    With `finish`, only the new key is trusted: InputError while a listed certificate needs an old
+    one. Returns how many nodes got a new `ca.pem`.
     """
     _check_authority(directory)
     authority = directory / AUTHORITY
@@ -108,7 +108,7 @@ def rotate(directory: Path, finish: bool = False, days: float = 3650) -> int:
 
 
 def publish(directory: Path) -> None:
-    """Give the nodes the authority's list: they see the old one or the new one."""
+    """Copy the authority's list to the nodes' copy, as a whole."""
     write_atomic(directory / TRUST / ALLOW, (directory / AUTHORITY / ALLOW).read_bytes())
 
 
@@ -127,7 +127,7 @@ def members(directory: Path) -> list[str]:
 
 
 def hosts_of(identity: Identity) -> list[str]:
-    """The names and addresses of its host that a certificate is for."""
+    """The names and addresses of the host in a node's certificate."""
     found = x509.load_pem_x509_certificate(identity.cert)
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     own = {identity.parsed.dns, identity.parsed.pinned(identity.serial)}

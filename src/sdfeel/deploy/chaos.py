@@ -1,4 +1,4 @@
-"""kill -9 at random moments, nodes that lie, and a comparison of the models at the end."""
+"""Trials of deployments: kill -9 at random moments, lying nodes, and a comparison of models."""
 
 import random
 from collections.abc import Callable
@@ -28,9 +28,9 @@ class Outcome:
     rounds: int
     seconds: float
     model_sha256: str
-    replayed_sha256: str | None = None  # asynchronous: what the simulator makes of the record
-    accuracy: float | None = None  # as last measured
-    backdoor: float | None = None  # its success, if liars try one
+    replayed_sha256: str | None = None  # asynchronous: the model of the simulator's replay
+    accuracy: float | None = None  # the last that was measured
+    backdoor: float | None = None  # the success of the liars' backdoor, if they try one
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Killer:
     kills: int
     draws: random.Random
     done: dict[str, int] = field(default_factory=lambda: {"edge": 0, "client": 0})
-    begun: bool = False  # before, there is nothing to lose
+    begun: bool = False  # has a round ended? Before that, there is nothing to lose
     _next: float = 0.0
 
     def look(self) -> None:

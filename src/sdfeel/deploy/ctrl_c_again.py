@@ -1,6 +1,7 @@
 """Loaded last by the process from which a local deployment's nodes are forked.
 
-It ignores Ctrl-C at first, which would end it with a traceback while it loads the others.
+That process ignores Ctrl-C while it loads the other modules, as Ctrl-C would end it with a
+traceback. From here on it reacts to Ctrl-C again.
 """
 
 from sdfeel.core.interrupts import unblock_ctrl_c

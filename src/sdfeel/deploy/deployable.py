@@ -4,9 +4,9 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.scheme_needs import Needs
 from sdfeel.experiment.build import Prepared
 
-REASONS = {  # why servers that share nothing cannot do it, by what a scheme needs
+REASONS = {  # why servers that share nothing cannot run a scheme, by what it needs
     "global_clock": (
-        "how old models are is counted by every round of every server, which no server knows: set "
+        "it counts the age of a model in the rounds of all servers, which no server knows: set "
         "scheme.staleness=hearsay"
     ),
     "shared_lanes": (
@@ -14,27 +14,27 @@ REASONS = {  # why servers that share nothing cannot do it, by what a scheme nee
         "one of several servers"
     ),
     "kept_out_of_step": (
-        "it keeps models in addition to the servers' own, or mixes in stages, and its servers do "
-        "not wait for one another, so that no moment is the same for all of these"
+        "it keeps other models besides the servers' own, or mixes in stages, but its servers do "
+        "not wait for one another, so there is no moment at which all of these belong together"
     ),
     "client_rows": (
-        "what its clients keep is also read by others, or by clients of several servers, and only "
-        "a client's own server knows when it counts"
+        "its clients' rows are also read by other nodes, or belong to clients of several servers, "
+        "but only a client's own server knows from when on they count"
     ),
     "measures": (
         "it measures how every client's gradient differs from the mean of all, and how far apart "
-        "all servers' models are: clients would have to send their gradients along with their "
-        "models, to every server"
+        "all servers' models are: clients would have to send their gradients with their models, to "
+        "every server"
     ),
     "remembers": "what a server does depends on what the clients of other servers did before",
     "several_starts": (
-        "updates of clients that start from several servers are known to none of them"
+        "if a client starts from several servers' models, none of these servers can tell its update"
     ),
 }
 
 
 def check_deployable(ready: Prepared) -> None:
-    """InputError, in one sentence, if the experiment needs what no real server can know."""
+    """Raise InputError if the experiment needs what no real server can know."""
     reason = undeployable(ready)
     if reason is not None:
         name = ready.experiment.scheme.name
@@ -42,7 +42,7 @@ def check_deployable(ready: Prepared) -> None:
 
 
 def undeployable(ready: Prepared) -> str | None:
-    """Why a deployment of this experiment would not be the same; None if it would."""
+    """Why a deployment would not be the same run as the simulation; None if it would."""
     modelled = only_modelled(ready)
     if modelled is not None:
         return modelled
@@ -54,24 +54,24 @@ def undeployable(ready: Prepared) -> str | None:
         )
     if packing is not None and packing.up and needs.blended_starts:
         return (
-            "updates of clients that start from several servers' models can be added to none of "
-            "these: set compression.uplink=none and privacy.protects=nothing"
+            "the update of a client that starts from several servers' models cannot be added to "
+            "any one of them: set compression.uplink=none and privacy.protects=nothing"
         )
     if ready.attack is not None and ready.attack.colludes:
         return (
-            f"attack.kind={ready.attack.kind} is made of what a cluster's honest clients send, and "
-            f"no client sees that: choose sign-flip, scaling, label-flip or backdoor"
+            f"attack.kind={ready.attack.kind} uses what a cluster's honest clients send, which no "
+            f"client sees: choose sign-flip, scaling, label-flip or backdoor"
         )
     if ready.personal is not None and needs.blended_starts:
         return (
-            "what stays with clients of several servers counts only when all of these used a "
-            "result, which none of them knows: set personal.method=none"
+            "the personal part of a client of several servers counts only once all of them have "
+            "used its result, which none of them knows: set personal.method=none"
         )
     return next((REASONS[name] for name in REASONS if getattr(needs, name)), None)
 
 
 def only_modelled(ready: Prepared) -> str | None:
-    """What the experiment wants modelled, but real networks do, or do not do, on their own."""
+    """Why a deployment is impossible, if the experiment models what real networks do themselves."""
     if ready.decisions.late.policy not in ("wait", "drop"):
         return (
             f"latency.late={ready.decisions.late.policy} depends on the chances and bandwidths of "

@@ -1,7 +1,7 @@
-"""Prepares a device without torch: its model's library, and all it must know (`live/device`).
+"""Prepares a device without torch: the library that trains its model, and `live/device`'s bundle.
 
-The library is compiled here, on the operator's machine, which also trains the reference model that
-the device compares its own with.
+The library is compiled here, on the operator's machine. It also trains the reference model, with
+which the device compares its own.
 """
 
 import hashlib
@@ -52,11 +52,11 @@ def read_devices(words: Sequence[str], clients: int) -> dict[int, str]:
 
 @dataclass(frozen=True, eq=False)
 class BuiltDevice:
-    """A device's library, and what goes with it; `bundle` lacks what is known only at the end."""
+    """A device's library and bundle; the bundle is completed when the shared files exist."""
 
     bundle: Bundle
     library: bytes
-    initial: str  # the hash of the model that everyone starts from
+    initial: str  # the hash of the initial model
 
     def write(self, directory: Path) -> None:
         """Write all of it to the client's own directory, once the shared files exist."""
@@ -74,7 +74,7 @@ class BuiltDevice:
 
 
 def build_devices(ready: Prepared, kinds: Mapping[int, str]) -> dict[int, BuiltDevice]:
-    """Compile for every device; one that cannot take part is refused, with the reason."""
+    """Compile for every device; InputError, with the reason, if one cannot take part."""
     return {client: _built(ready, client, kind) for client, kind in sorted(kinds.items())}
 
 
@@ -87,7 +87,7 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
     experiment, net = ready.experiment, ready.decisions.net
     if ready.packing is not None and ready.packing.sums is not None:
         raise InputError(
-            f"privacy.secure_aggregation hides updates under masks, which devices do not make: "
+            f"privacy.secure_aggregation hides updates under masks, which devices cannot make: "
             f"leave out --device for client {client}, or set it to false"
         )
     if ready.personal is not None:
@@ -116,10 +116,10 @@ def _built(ready: Prepared, client: int, kind: str) -> BuiltDevice:
     try:
         path = device_library(source(plan, batch), kind)
     except BuildFault as fault:
-        raise InputError(f"no library for {kind}: {fault}") from None
+        raise InputError(f"cannot compile a library for {kind}: {fault}") from None
     own = compiled(plan, module, training, batch)
     if isinstance(own, str):
-        raise InputError(f"no reference for devices: {own}")
+        raise InputError(f"cannot train the reference model for devices: {own}")
     content = path.read_bytes()
     start = ready.engine.initial()
     servers = tuple(sorted(net.reach[client]))

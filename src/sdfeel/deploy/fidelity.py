@@ -1,8 +1,8 @@
-"""Deployed runs and simulations of the same experiments: how well does the clock predict?
+"""Deployed runs and simulations of the same experiments: how well does the virtual clock predict?
 
-The time that deployments take beyond what links and devices explain is fitted. Prices are nearly
-linear in the overheads, so a few linear fits find them. A third of the configurations is held out
-at a time: each is predicted from the others, by figures that it had no part in.
+Deployments take longer than links and devices explain; these overheads are fitted. Round times are
+nearly linear in them, so a few linear fits find them. A third of the configurations is held out at
+a time, so each is predicted with overheads that were fitted without it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,10 +20,10 @@ from sdfeel.engine.base import cores
 from sdfeel.experiment import toml
 
 FOLDS = 3
-TURNS = 2  # linear fits to all, each around the last one's answer
-WEIGHINGS = 5  # of errors, until the largest weigh little
-SMALLEST = 0.01  # relative errors below this all count alike
-LEAST = 3  # configurations for a fit: one for each figure
+TURNS = 2  # linear fits, each around the result of the one before
+WEIGHINGS = 5  # times that errors are weighted again, so that large ones count little
+SMALLEST = 0.01  # relative errors below this all have the same weight
+LEAST = 3  # configurations for a fit: one for each overhead
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Extra:
     header: float = 0.0  # bytes of each message
 
     def on(self, cost: Cost, connect: float = 0.0) -> Cost:
-        """The prices with these overheads in place of their own."""
+        """The costs with these overheads in place of their own."""
         own = replace(
             cost.overheads,
             round=self.round,
@@ -46,7 +46,7 @@ class Extra:
         return replace(cost, overheads=own)
 
 
-STEPS = Extra(0.010, 0.002, 4000.0)  # apart, to see what each of them does
+STEPS = Extra(0.010, 0.002, 4000.0)  # by which each overhead is changed to see its effect
 NAMES = tuple(each.name for each in fields(Extra))
 
 
@@ -54,10 +54,10 @@ NAMES = tuple(each.name for each in fields(Extra))
 class Fit:
     """Overheads, and what they predict."""
 
-    extra: Extra  # fitted to all
-    connect: float  # seconds more of a first round
-    held_out: Mapping[str, float]  # seconds of each configuration, predicted from others
-    folds: tuple[tuple[str, ...], ...]  # held out together
+    extra: Extra  # fitted to all configurations
+    connect: float  # extra seconds of a first round
+    held_out: Mapping[str, float]  # seconds of each configuration, predicted from the others
+    folds: tuple[tuple[str, ...], ...]  # the configurations that were held out together
 
     def keys(self) -> dict[str, Any]:
         """The same as keys of an experiment's section `latency`."""
@@ -77,7 +77,7 @@ class Fit:
 
 
 def fit(found: Sequence[Configuration], prices: Mapping[str, Cost]) -> Fit | None:
-    """Overheads that explain what the configurations took; None if these are too few."""
+    """Overheads that explain the configurations' times; None if there are too few of them."""
     if len(found) < FOLDS + LEAST:
         return None
     extra, whole = Extra(), np.arange(len(found))
@@ -100,10 +100,10 @@ def fit(found: Sequence[Configuration], prices: Mapping[str, Cost]) -> Fit | Non
 
 @dataclass(frozen=True, eq=False)
 class LinearFit:
-    """What each configuration takes near some overheads, and what it took, as parts of that."""
+    """Each configuration's time as a linear function of the overheads, over its real time."""
 
-    slopes: Floats  # (N, 3) by what each of `STEPS` lengthens it
-    wanted: Floats  # (N,) what `STEPS` together must explain
+    slopes: Floats  # (N, 3) by how much each of `STEPS` lengthens it
+    wanted: Floats  # (N,) how much the overheads together must explain
 
     @classmethod
     def around(
@@ -120,7 +120,7 @@ class LinearFit:
         return cls(floats(slopes), floats((target - base) / target + slopes @ own))
 
     def fitted(self, those: Ints) -> Extra:
-        """The overheads with the smallest relative errors, where a few large ones weigh little."""
+        """The overheads with the smallest relative errors; single large errors count little."""
         slopes, wanted = self.slopes[those], self.wanted[those]
         weights, answer = np.ones(len(those)), np.zeros(len(NAMES))
         for _ in range(WEIGHINGS):
@@ -135,7 +135,7 @@ def _seconds(each: Configuration, prices: Mapping[str, Cost], extra: Extra) -> f
 
 
 def not_negative(slopes: Floats, wanted: Floats) -> Floats:
-    """The x >= 0 that brings slopes @ x closest to `wanted`: every choice of zeros is tried.
+    """The x >= 0 that brings slopes @ x closest to `wanted`, found by trying all sets of zeros.
 
     >>> not_negative(np.array([[1.0, 1.0], [1.0, 2.0], [1.0, 3.0]]), np.array([3.0, 2.0, 1.0]))
     array([2., 0.])
@@ -152,8 +152,8 @@ def not_negative(slopes: Floats, wanted: Floats) -> Floats:
     return floats(best)
 
 
-STEP_OFF = 0.2  # of the experiment's step time, over or under, is worth a warning
-BYTES_OFF = 0.02  # of the simulated bytes: beyond it, other messages were sent
+STEP_OFF = 0.2  # a step time that differs by more than this share is worth a warning
+BYTES_OFF = 0.02  # if bytes differ by more than this share, other messages were sent
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class OrderOfPairs:
 
     pairs: int
     discordant: tuple[tuple[str, str], ...]  # the simulator says that the first is faster
-    tied: int = 0  # as fast as one another on the simulator's clock
+    tied: int = 0  # equally fast on the simulator's clock
 
     @property
     def tau(self) -> float:
@@ -188,7 +188,7 @@ def ranking(measured: Mapping[str, float], predicted: Mapping[str, float]) -> Or
 
 
 def warnings(expected: Mapping[Configuration, RoundTimes]) -> Iterator[str]:
-    """What makes a comparison doubtful, each with the configurations that it concerns."""
+    """Sentences on what makes a comparison doubtful, and for which configurations."""
     crowded = [e for e in expected if e.runs[0].local and e.runs[0].nodes > cores()]
     if crowded:
         most = max(each.runs[0].nodes for each in crowded)
@@ -223,14 +223,14 @@ class FidelityRow:
     name: str
     scheme: str
     runs: int
-    spread: float  # of its repetitions, over their middle
+    spread: float  # of its repetitions, relative to their median
     measured: RoundTimes
-    plain: RoundTimes  # as the experiment is priced
-    held_out: float | None  # with overheads that were fitted to others
+    plain: RoundTimes  # simulated with the experiment's own costs
+    held_out: float | None  # seconds, with overheads that were fitted to the others
 
     @property
     def error(self) -> float:
-        """The error of the prices alone, over what was measured."""
+        """The relative error of the simulation without fitted overheads."""
         return self.plain.seconds / self.measured.seconds - 1
 
     @property
@@ -239,8 +239,8 @@ class FidelityRow:
 
     @property
     def rest(self) -> float:
-        """What a deployed round takes in addition to its phases, over what a simulated one does:
-        nothing, unless rounds overlap."""
+        """The time of a round outside its phases, deployed minus simulated: about zero unless
+        rounds overlap."""
         deployed, simulated = (
             each.seconds - sum(each.phases.values()) for each in (self.measured, self.plain)
         )
@@ -267,7 +267,7 @@ class FidelityTable:
         return [abs(error) for error in found if error is not None]
 
     def by_scheme(self) -> dict[str, dict[str, float]]:
-        """Mean seconds per round that the prices miss, by scheme and phase."""
+        """Mean seconds per round that the simulation misses, by scheme and phase."""
         found: dict[str, dict[str, float]] = {}
         for scheme in dict.fromkeys(row.scheme for row in self.rows):
             rows = [row for row in self.rows if row.scheme == scheme]
@@ -308,7 +308,7 @@ class FidelityTable:
 
 
 def compare(runs: Sequence[DeployedRun], steps_of_run: bool = False) -> FidelityTable:
-    """Deployed runs and simulations, by the experiments' step times or by the runs' own."""
+    """Compare deployed runs with simulations that use the experiments' or the runs' step times."""
     found = configurations(runs)
     prices, rows, expected = (
         dict[str, Cost](),
@@ -343,7 +343,7 @@ def compare(runs: Sequence[DeployedRun], steps_of_run: bool = False) -> Fidelity
 
 
 def markdown(found: FidelityTable) -> str:
-    """The same as a table and a few sentences for a document."""
+    """The comparison as a table and a few sentences for a document."""
     lines = [
         "| configuration | runs | deployed, ms | apart | simulated | error | held out | error |",
         "| --- | --: | --: | --: | --: | --: | --: | --: |",

@@ -1,11 +1,11 @@
-"""The files of a deployment: what all nodes share, and what each is told about itself.
+"""The files of a deployment: those that all nodes share, and each node's own.
 
-    experiment.toml      the experiment with nothing left open      the same for all nodes
+    experiment.toml      the experiment with every choice filled in       the same for all nodes
     network.json         who holds how many examples, who reaches whom    the same for all nodes
     nodes/edge-0/        node.toml, identity/ (certificates), later status.json and state/
     nodes/client-0/      the same, and its own data
 
-A node accepts only those who hold the same two shared files, byte for byte.
+A node accepts only nodes with the same two shared files, byte for byte.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ from sdfeel.experiment.sections import Section
 from sdfeel.live.edge.policy import Policy
 from sdfeel.live.trust.names import addresses
 
-LINKS = "server_rates", "cloud_rates"  # of links of their own rates, where there are any
+LINKS = "server_rates", "cloud_rates"  # rates of single links, if these differ
 Seconds = Annotated[float, Field(gt=0)]
 
 
@@ -47,7 +47,7 @@ class PolicySection(Section):
     dead_client: Literal["wait", "drop"] = "wait"
     """wait for a silent client, or drop it at the deadline and reweight the others"""
     client_deadline: Seconds = 60.0
-    """seconds of a round until a silent client is dropped"""
+    """seconds into a round until a silent client is dropped"""
     dead_edge: Literal["wait", "drop"] = "wait"
     """wait for a silent server, or continue without it"""
     edge_deadline: Seconds = 60.0
@@ -62,9 +62,9 @@ class PolicySection(Section):
     """reject a model that is further from the one it started from, or is to be mixed with, than
     this many times the initial model's norm (at least that of a model of ones)"""
     quarantine: Annotated[int, Field(ge=1)] = 20
-    """rounds without a node that sent what no honest node sends; doubled each time"""
+    """rounds for which a node is left out that sent what no honest node sends; doubled each time"""
     keep_measured: Annotated[int, Field(ge=1)] = 40
-    """models kept for an operator that arrives late"""
+    """models that are kept for a late operator"""
     keep_records: Annotated[int, Field(ge=1)] = 10_000
     """records of synchronous rounds that are kept for a late operator"""
     keep_models: Annotated[int, Field(ge=0)] = 0
@@ -76,7 +76,7 @@ class PolicySection(Section):
 
 
 class NodeFile(Section):
-    """One node's own settings; its certificate says who it is."""
+    """One node's own settings; its certificate tells which node it is."""
 
     experiment: str = NEAR_EXPERIMENT
     """the experiment, the same for all"""
@@ -101,7 +101,7 @@ class NodeFile(Section):
 
 
 def read_policy(words: Sequence[str]) -> PolicySection:
-    """The policy of edge servers from words such as `dead_edge=drop`."""
+    """Edge servers' policy from words such as `dead_edge=drop`."""
     values = {}
     for word in words:
         key, equals, value = word.partition("=")
@@ -148,7 +148,7 @@ def _mistake(error: ValidationError) -> str:
 
 
 def write_node(directory: Path, role: str, node: NodeFile) -> None:
-    """Write what concerns a node of this role."""
+    """Write a node file with the keys that concern its role."""
     foreign = {
         "edge": {"data", "trainer"},
         "client": {"allow", "listen", "policy"},
@@ -197,13 +197,13 @@ def network_text(ready: Prepared, libraries: Mapping[int, str] | None = None) ->
 
 
 def read_libraries(path: Path) -> dict[int, str]:
-    """The hashes of devices' libraries by client; `read_network` has read the file before."""
+    """The hashes of devices' libraries by client, from a file that `read_network` has checked."""
     values = json.loads(path.read_text(encoding="utf-8"))
     return {int(client): str(each) for client, each in values.get("libraries", {}).items()}
 
 
 def read_network(path: Path) -> tuple[Network, Cost, tuple[int, ...], int]:
-    """The network before the scheme adapts it, the prices, an input's shape, the classes."""
+    """The network before the scheme adapts it, the costs, an input's shape, the classes."""
     try:
         return parse_network(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
@@ -213,7 +213,7 @@ def read_network(path: Path) -> tuple[Network, Cost, tuple[int, ...], int]:
 def parse_network(
     text: str, name: str = "the signed network"
 ) -> tuple[Network, Cost, tuple[int, ...], int]:
-    """The same from a file's content."""
+    """The same from the content of a network file."""
     try:
         values: dict[str, Any] = json.loads(text)
         reach = tuple(tuple(servers) for servers in values["reach"])
@@ -255,7 +255,7 @@ def _cost(values: dict[str, Any]) -> Cost:
 
 
 def digest_of(experiment: Path, network: Path) -> str:
-    """What two nodes compare to see whether they run the same experiment."""
+    """A hash of both shared files: two nodes with the same one run the same experiment."""
     found = hashlib.sha256()
     for path in (experiment, network):
         try:

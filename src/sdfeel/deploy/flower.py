@@ -1,8 +1,8 @@
 """Lets an existing Flower client train under our edge servers.
 
-Flower's `NumPyClient` takes and gives a list of arrays in the order of the module's state_dict.
-Ours takes and gives one row of numbers. This file translates between the two. Flower itself is not
-needed to import it: any object with a method `fit` will do.
+Flower's `NumPyClient` takes and returns a list of arrays in the order of the module's state_dict;
+our clients take and return one row of numbers. This module translates between the two. It does not
+import Flower: any object with a method `fit` will do.
 """
 
 import copy
@@ -21,7 +21,7 @@ Arrays = list[NDArray[Any]]
 
 
 class NumPyClient(Protocol):
-    """The part of flwr.client.NumPyClient that is used."""
+    """The part of flwr.client.NumPyClient that we use."""
 
     def fit(self, parameters: Arrays, config: dict[str, Any]) -> tuple[Arrays, int, Any]: ...
 
@@ -29,9 +29,8 @@ class NumPyClient(Protocol):
 class FlowerTrainer:
     """Trains a task by a Flower client's `fit`.
 
-    The client is told `steps`, `first`, `client` and `rate` in `config`. One that draws its
-    batches by (client, first + step), and not by what it remembers, keeps our promise that a
-    crash changes nothing.
+    `config` has `steps`, `first`, `client` and `rate`. If the client draws its batches by (client,
+    first + step), and not from its own memory, a crash changes nothing, as for our own clients.
     """
 
     def __init__(self, client: NumPyClient, module: nn.Module) -> None:
@@ -50,7 +49,7 @@ class FlowerTrainer:
             )
         if task.shift is not None or task.pull:
             raise InputError(
-                "a Flower client cannot add to its gradients what this scheme asks for: choose a "
+                "a Flower client cannot correct its gradients as this scheme requires: choose a "
                 "scheme without drift correction, or train with sdfeel's own clients"
             )
         arrays = [value.numpy() for value in self._flat.state_dict(task.start).values()]
@@ -64,7 +63,7 @@ class FlowerTrainer:
         return self._flat.row.clone()
 
     def _take(self, arrays: Arrays) -> None:
-        """Put what `fit` returned into the row."""
+        """Copy the arrays that `fit` returned into the row."""
         module = self._flat.module
         known = module.state_dict()
         shapes = [tuple(np.shape(array)) for array in arrays]

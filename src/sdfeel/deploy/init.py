@@ -22,8 +22,8 @@ from sdfeel.experiment.schema import Experiment
 from sdfeel.run.store import create
 
 PORT = 7400
-PAGES = 100  # from an edge server's port to that of its page for probes
-CLIENT_PAGES = 8500  # the port of the first client's
+PAGES = 100  # the port of an edge server's page for probes is this much above its own
+CLIENT_PAGES = 8500  # the port of the first client's page
 
 
 def init(
@@ -35,9 +35,10 @@ def init(
     policy: PolicySection | None = None,
     devices: Sequence[str] = (),
 ) -> Network:
-    """Write a deployment. `hosts` are the edge servers' in turn; none: named like the servers.
+    """Write a deployment's files.
 
-    `devices` names clients without torch, as in `deploy.device.read_devices`.
+    Edge servers take turns on `hosts`; without any, each host has its server's name, such as
+    edge-0. `devices` names the clients without torch, in the form of `deploy.device.read_devices`.
     """
     ready = replayed(prepare(experiment))
     if ready.attack is not None:
@@ -81,14 +82,14 @@ def _write_monitoring(directory: Path, where: Mapping[int, EdgeAddress]) -> None
     targets = ", ".join(f'"{page}"' for page in pages)
     _write(
         directory / "monitoring" / "prometheus.yaml",
-        "# Nodes show their pages on loopback alone: `health` in a node.toml says where.\n"
+        "# Nodes serve their pages on loopback only: `health` in a node.toml says where.\n"
         "rule_files: [prometheus-rules.yaml]\nscrape_configs:\n  - job_name: sdfeel\n"
         f"    static_configs:\n      - targets: [{targets}]\n",
     )
 
 
 def _write_chart(directory: Path, nodes: Sequence[tuple[str, str]]) -> None:
-    """A Helm chart, and the same as manifests for those who have no Helm."""
+    """A Helm chart, and the same as plain manifests for use without Helm."""
     edges, clients = ([name for kind, name in nodes if kind == role] for role in ("edge", "client"))
     given = Template(template("helm-values.yaml")).substitute(
         port=PORT, edges=", ".join(edges), clients=", ".join(clients)
@@ -110,11 +111,11 @@ def _write_chart(directory: Path, nodes: Sequence[tuple[str, str]]) -> None:
 
 
 def with_samples(ready: Prepared, samples: Sequence[int]) -> Prepared:
-    """The same for clients that bring this many examples of their own."""
+    """The same experiment for clients with this many examples of their own."""
     clients = len(ready.net.samples)
     if len(samples) != clients:
         raise InputError(
-            f"{len(samples)} sample counts for {clients} clients: give one each, in their order"
+            f"got {len(samples)} sample counts for {clients} clients: give one for each, in order"
         )
     net = Network(np.array(samples, dtype=float), ready.net.reach, ready.net.linked)
     own, made = ready.decisions, build_mixing(ready.experiment, net)
@@ -125,7 +126,7 @@ def with_samples(ready: Prepared, samples: Sequence[int]) -> Prepared:
 def edge_addresses(servers: int, hosts: Sequence[str]) -> dict[int, EdgeAddress]:
     """Where each edge server runs; several on one host get ports of their own.
 
-    A port that was asked for is kept, and nobody else on that host gets it.
+    A port that was given is kept, and no other server on that host gets it.
 
     >>> [each.address for each in edge_addresses(3, ["a", "b:9000"]).values()]
     ['a:7400', 'b:9000', 'a:7401']
@@ -151,7 +152,7 @@ def edge_addresses(servers: int, hosts: Sequence[str]) -> dict[int, EdgeAddress]
     taken = set(asked)
 
     def free(host: str, port: int) -> int:
-        """The first port from this one on that nobody has or asked for."""
+        """The first port from this one on that no server has."""
         while (known_as(host), port) in taken:
             port += 1
         if port >= TOP:

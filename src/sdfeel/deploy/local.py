@@ -27,7 +27,7 @@ from sdfeel.experiment.schema import Experiment
 from sdfeel.run import store
 
 LOG = "log.txt"
-# What every node needs, loaded once for all. gRPC does not survive a fork, so it is not included.
+# What every node needs, loaded once before the fork; but not gRPC, which does not survive one.
 LOADED_BEFORE = [
     "sdfeel.deploy.node",
     "sdfeel.live.trust.identity",
@@ -36,21 +36,21 @@ LOADED_BEFORE = [
     "sdfeel.live.health",
     "sdfeel.deploy.ctrl_c_again",  # the last: it reacts to Ctrl-C again
 ]
-TICK = 0.05  # seconds between two looks at the processes
-PATIENCE: float | None = None  # seconds without any news after which it gives up; None: never
-KILLED = 10.0  # seconds within which the system must have ended a process that was killed
+TICK = 0.05  # seconds between two checks of the processes
+PATIENCE: float | None = None  # seconds without an event after which it gives up; None: never
+KILLED = 10.0  # seconds for the system to end a process that was killed
 
 
 @dataclass(frozen=True)
 class NodeTrial:
-    """What a trial does to its clients; an ordinary deployment does nothing."""
+    """What a trial does to its clients; an ordinary deployment does none of it."""
 
     forgetful: bool = False  # clients lose their place in the data when they are killed
-    pause: float = 0.0  # seconds that they wait in every round, so that there is time to kill
+    pause: float = 0.0  # extra seconds of every round, so that there is time to kill
 
 
 class Processes:
-    """The nodes of a local deployment, one process each. They end when this process does."""
+    """The nodes of a local deployment, a process each, which end when this process does."""
 
     def __init__(self, directory: Path, names: list[str]) -> None:
         self._directory, self.names = directory, names
@@ -60,7 +60,7 @@ class Processes:
         self._running: dict[str, BaseProcess] = {}
         self.failed: dict[str, int] = {}  # how often each ended on its own with an error
         self._lost: set[str] = set()  # killed for good
-        # Two threads must not ask for one process's exit code, nor both start it again.
+        # Two threads must not read a process's exit code at once, nor both start it again.
         self._lock = threading.RLock()
 
     def start(self, name: str) -> None:
@@ -73,7 +73,7 @@ class Processes:
             self._lost.discard(name)
 
     def kill(self, name: str) -> None:
-        """kill -9: no goodbye, no clean-up."""
+        """kill -9: the process cannot clean up."""
         with self._lock:
             process = self._running[name]
             if process.pid is not None and process.is_alive():
@@ -115,7 +115,7 @@ class Processes:
         return lines[-1].removeprefix("sdfeel: ") if lines else "it left no log"
 
     def stop(self, grace: float = 5.0) -> None:
-        """End all: politely first."""
+        """End all processes: by SIGTERM, and after `grace` seconds by SIGKILL."""
         with self._lock:
             for process in self._running.values():
                 if process.is_alive():
@@ -128,8 +128,8 @@ class Processes:
 
 
 def _node(home: str, trial: NodeTrial) -> None:
-    """What one node's process does."""
-    os.setsid()  # Ctrl-C is for the launcher, which ends the nodes in order
+    """Run one node; called in its own process."""
+    os.setsid()  # Ctrl-C reaches only the launcher, which then stops the nodes
     path = Path(home)
     log = os.open(path / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1)
@@ -145,7 +145,7 @@ def _node(home: str, trial: NodeTrial) -> None:
 
 
 def _orphaned() -> bool:
-    """Has the process that started this one ended, for whatever reason?"""
+    """Has the launcher of this process ended, for whatever reason?"""
     parent = multiprocessing.parent_process()
     return parent is not None and not parent.is_alive()
 
@@ -185,7 +185,7 @@ class LocalDeployment:
         return self._desk.finished
 
     def stop(self) -> None:
-        """End soon; the deployment can be started again, and continues."""
+        """End soon. If the deployment is started again, it continues."""
         self._desk.leave()
 
     def __iter__(self) -> Generator[Event, None, None]:
@@ -208,7 +208,7 @@ class LocalDeployment:
         self._look = look
 
     def _watch(self) -> None:
-        """Run in a separate thread, so that it continues while events are consumed."""
+        """Watch the nodes in a separate thread, whether or not events are being consumed."""
         while not self._done.wait(TICK):
             try:
                 self._look()
@@ -217,12 +217,12 @@ class LocalDeployment:
             except SdfeelError as error:
                 self._trouble = error
                 return
-            except Exception as error:  # without this thread, nobody starts what was killed
+            except Exception as error:  # without this thread, nodes that fail stay down
                 self._trouble = RunError(f"cannot supervise: {told(error)}")
                 return
 
     def _hurry(self) -> None:
-        """Give up a federation in which nothing happens, and say what each node waits for."""
+        """Give up if nothing happens for too long; the error says what each node waits for."""
         silent = time.monotonic() - self._heard
         if PATIENCE is None or silent < PATIENCE:
             return

@@ -1,9 +1,8 @@
 """Signed versions of a deployment's network: clients join, leave and move while it runs.
 
-In a simulation, a trace says at every round where clients are. Servers on different hosts have
-only their rounds in common, so a trace that counts rounds can be replayed: it is written as the
-epochs of the same moves, which are to the bit the same run. Everything else that a trace may say
-is refused, with the reason.
+In a simulation, a trace tells where clients are. Servers on different hosts have no common clock,
+only common rounds, so a trace can be deployed if it counts rounds: its moves are written as epochs,
+which give the same run to the bit. Any other trace is refused, with the reason.
 """
 
 import json
@@ -38,13 +37,13 @@ def change(
 ) -> SignedNetwork:
     """Sign the next version of the network, in force from round `begins` (from 0) on.
 
-    A node with a new number gets a certificate and a node file; `addresses` are those of new edge
-    servers, such as `edge-3=host:7400`.
+    A node with a new number gets a certificate and a node file. `addresses` tells where new edge
+    servers are, such as `edge-3=host:7400`.
     """
     given, epoch = dict(map(_address, addresses)), Epoch.parse(begins, words)
     experiment = load(directory / EXPERIMENT)
     net, _, _, _ = parse_network(_newest(directory))
-    epoch.applied(net)  # is it possible at all?
+    epoch.applied(net)  # raises InputError if it is impossible
     _check_counts(epoch, net)
     made = _signed(experiment, directory, epoch, given)
     _write_new(directory, made)
@@ -85,22 +84,22 @@ def write_schedule(experiment: Experiment, directory: Path) -> None:
 
 
 def versions(directory: Path) -> list[SignedNetwork]:
-    """What has been signed so far, in order. The operator's own files are trusted."""
+    """The versions signed so far, in order. The operator's own files are trusted."""
     paths = sorted((directory / EPOCHS).glob("*.json"))
     return [SignedNetwork.read(path.read_bytes(), None) for path in paths]
 
 
 def _newest(directory: Path) -> str:
-    """The network as the last version has it."""
+    """The network of the last version, as text."""
     before = versions(directory)
     return before[-1].network if before else (directory / NETWORK).read_text(encoding="utf-8")
 
 
 def _check_counts(epoch: Epoch, net: Network) -> None:
-    """Refuse a client that joins without a word about its data: its servers would refuse it."""
+    """Refuse a new client without a number of examples: its servers would refuse it."""
     told = {client for client, _ in epoch.counts}
     for client, server in epoch.moves:
-        # A number that was only left out so far counts for one example.
+        # A client number that was skipped so far stands in the network with one example.
         known = client < len(net.reach) and (net.reach[client] or net.samples[client] > 1)
         if server is not None and client not in told and not known:
             raise InputError(
@@ -130,14 +129,14 @@ def _signed(
     scheme, _ = build_scheme(experiment)
     now = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))
     _, then, _, _ = parse_network(_text(text, changed))
-    # A version that the servers could not adopt is not signed.
+    # Do not sign a version that the servers could not adopt.
     adapted = on_another(now, net, changed, then).net
     number = before[-1].number + 1 if before else 1
     peers = {**read_node(directory / NODES / OPERATOR / NODE).peers, **(more or {})}
     for d in adapted.present.tolist():
         if f"edge-{d}" not in peers:
             raise InputError(
-                f"edge-{d} is new, and nobody knows where it is: add --address edge-{d}=host:port"
+                f"edge-{d} is new, and its address is unknown: add --address edge-{d}=host:port"
             )
     _check_addresses(peers, more or {}, adapted)
     body = signed(
@@ -155,7 +154,7 @@ def _signed(
 
 
 def _address(word: str) -> tuple[str, str]:
-    """A server and where it is, as `edge-3=host:7400` says: a version is signed once."""
+    """A server's name and address from `edge-3=host:7400`; the port is required."""
     name, _, text = word.partition("=")
     host, port = host_and_port(text) if text else ("", None)
     if port is None:
@@ -167,7 +166,7 @@ def _address(word: str) -> tuple[str, str]:
 
 
 def _check_addresses(peers: Mapping[str, str], more: Mapping[str, str], net: Network) -> None:
-    """Refuse addresses of servers that there are not, and one address for two of them."""
+    """Refuse addresses of servers that do not exist, and the same address for two servers."""
     there = {f"edge-{d}" for d in net.present.tolist()}
     owners: dict[tuple[str, int | None], str] = {}
     for name in sorted(peers.keys() & there):
@@ -180,7 +179,7 @@ def _check_addresses(peers: Mapping[str, str], more: Mapping[str, str], net: Net
 
 
 def _text(before: str, net: Network) -> str:
-    """The network file with another network; a new client is as fast as the others on average."""
+    """The network file with another network; new clients are as fast as the average client."""
     values: dict[str, Any] = json.loads(before)
     values |= {
         "samples": net.samples.tolist(),
@@ -200,7 +199,7 @@ MOST = 1000  # versions of a network: each is signed, sent and kept
 
 
 def replayed(ready: Prepared) -> Prepared:
-    """The same experiment, with moves written as epochs; as it is where nobody moves."""
+    """The same experiment with its trace of moves, if it has one, written as epochs."""
     trace = None if ready.decisions.outages is None else ready.decisions.outages.clients
     if trace is None:
         return ready
@@ -215,8 +214,8 @@ def replayed(ready: Prepared) -> Prepared:
     lines = _epochs(trace, ready.net, ready.rounds, name)
     if lines and ready.decisions.net.shelves:
         raise InputError(
-            f"{name} would be deployed as epochs, and what is kept in addition to the servers' "
-            f"models ({ready.decisions.net.shelves[0].name}) would start afresh with each of them: "
+            f"{name} would be deployed as epochs, and what is kept besides the servers' models "
+            f"({ready.decisions.net.shelves[0].name}) would start afresh with each epoch: "
             f"leave out server.optimizer, or network.whereabouts"
         )
     if section.epochs:
@@ -236,7 +235,7 @@ def _prepared(experiment: Experiment, name: str) -> Prepared:
 
 
 def _epochs(trace: Whereabouts, net: Network, rounds: int, name: str) -> list[str]:
-    """What changes, and from which round on, as `network.epochs` has it."""
+    """The moves of a trace, in the form of `network.epochs`."""
     events = sorted({ceil(when) for when in trace.when if ceil(when) < rounds})
     found, before = [], net.home
     for k in range(rounds) if trace.period else events:
@@ -249,14 +248,14 @@ def _epochs(trace: Whereabouts, net: Network, rounds: int, name: str) -> list[st
         before = now.home
     if len(found) > MOST:
         raise InputError(
-            f"{name} moves clients in {len(found)} rounds, and a deployment signs a version of its "
-            f"network for each, {MOST} at most: let clients move less often"
+            f"{name} moves clients in {len(found)} rounds, but a deployment signs a version of its "
+            f"network for each, and {MOST} at most: let clients move less often"
         )
     return found
 
 
 def _check(net: Network, now: Network, k: int, name: str) -> None:
-    """Refuse what only a simulation knows."""
+    """Refuse moves that only a simulation can make."""
     away = np.flatnonzero((net.home >= 0) & (now.home < 0))
     if len(away):
         raise InputError(

@@ -61,7 +61,7 @@ Orphaned = Callable[[], bool]
 
 
 def run_edge_node(path: Path, orphaned: Orphaned = lambda: False) -> None:
-    """`sdfeel edge NODE.toml`; it ends when it finds itself `orphaned`."""
+    """`sdfeel edge NODE.toml`; it ends as soon as it is `orphaned`: its launcher has gone."""
     from sdfeel.live.process import Service, run_edge
 
     node = read_node(path)
@@ -77,9 +77,9 @@ def run_client_node(
 ) -> None:
     """`sdfeel client NODE.toml`.
 
-    A `forgetful` client counts its steps in its own memory instead of being told where it is: the
-    negative control of the chaos trial, which must find that a crash changes the model. `pause`
-    makes its rounds longer, so that a trial has time to kill.
+    A `forgetful` client counts its steps in its own memory, and ignores the server's count: the
+    negative control of the chaos trial, which must find that a crash then changes the model.
+    `pause` makes rounds longer, so that a trial has time to kill nodes.
     """
     from sdfeel.live.process import run_client
 
@@ -93,8 +93,8 @@ def run_client_node(
     if node.trainer is not None:
         if federation.stays is not None:
             raise InputError(
-                "the node file names a trainer of your own, which knows nothing about what stays "
-                "with a client: set personal.method to none, or let sdfeel train"
+                "the node file names a trainer of your own, which cannot keep a personal part of "
+                "the model: set personal.method to none, or let sdfeel train"
             )
         samples = int(federation.net.samples[me])
         train: Callable[[Task], Tensor] = FlowerTrainer(zoo.imported(node.trainer)(), module)
@@ -103,7 +103,7 @@ def run_client_node(
         secret = secret_of(setting.directory) if federation.private else None
         engine = own_engine(node, me, own, module, secret)
         samples, train = len(own), trainer(engine)
-        if engine.name == "native":  # an old CPU has bits of its own, which servers refuse
+        if engine.name == "native":  # on an old CPU its bits differ, and servers refuse it
             member = replace(member, about=replace(member.about, engine=engine.bits))
         rounds = arithmetic() if engine.bits.startswith(TORCH) else None
         member = replace(member, about=replace(member.about, arithmetic=rounds))
@@ -125,7 +125,7 @@ def _setting(node: NodeFile, path: Path, role: str, orphaned: Orphaned) -> "Node
     if identity.role != role:
         other = "deploy follow" if identity.role == "operator" else identity.role
         raise InputError(
-            f"{node.identity} is the identity of {identity.name}: that is for `sdfeel {other}`"
+            f"{node.identity} is the identity of {identity.name}: run it with `sdfeel {other}`"
         )
     epochs = directory_of(Path(node.network))
     return NodeSetting(
@@ -145,7 +145,7 @@ def teller(name: str) -> Tell:
 
 
 def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
-    """What all agree on, and the model's module."""
+    """The federation that all nodes agree on, and the model's module."""
     experiment = load(Path(node.experiment))
     net, cost, shape, classes = read_network(Path(node.network))
     net = with_peers(experiment, net)
@@ -180,23 +180,23 @@ def federation_of(node: NodeFile) -> tuple[Federation, nn.Module]:
 
 
 def decisions_of(experiment: Experiment, net: Network, cost: Cost) -> Decisions:
-    """What nodes decide by: as in a simulation, and one server plays the cloud, if there is one."""
+    """The decisions as nodes make them: the simulation's, but one server plays the cloud."""
     scheme, _ = build_scheme(experiment)
     named = experiment.network.cloud
     found = Decisions.of(scheme, net, cost, experiment.seed, local_step(experiment))
-    hubs = experiment.compression.backhaul == "none"  # else all must hear what each tells
+    hubs = experiment.compression.backhaul == "none"  # compressed messages must reach all servers
     found = replace(found, cloud=0 if named is None else named, hubs=hubs)
     return hiding(experiment, found)
 
 
 def _packing(experiment: Experiment, decisions: Decisions, layout: Layout) -> Packing | None:
-    """How messages are made: as in a simulation of the same experiment."""
+    """How messages are compressed and hidden: as in a simulation of the same experiment."""
     packing = with_noise(experiment, build_packing(experiment, layout), decisions)
     return with_masks(experiment, packing, decisions, layout)
 
 
 def _about(node: NodeFile, experiment: Experiment, module: nn.Module, initial: Tensor) -> About:
-    """What other nodes must have in common with this one."""
+    """The facts in which other nodes must agree with this one."""
     kind = engine_kind(experiment)
     return About(
         experiment=hashlib.sha256(Path(node.experiment).read_bytes()).hexdigest(),
@@ -215,7 +215,7 @@ def engine_kind(experiment: Experiment) -> str:
     if engine in ("native", "loop"):
         return engine
     if engine == "parallel":
-        return "loop"  # it is the loop in several processes, with the same bits
+        return "loop"  # `parallel` is the loop in several processes, with the same bits
     raise InputError(
         f"experiment.toml has training.engine = {engine}, which leaves open how clients train: use "
         f"the file that `sdfeel deploy init` wrote, which names the engine"
@@ -225,7 +225,7 @@ def engine_kind(experiment: Experiment) -> str:
 def code_of(module: nn.Module) -> str:
     """A hash of the code that computes a model: of all its parts except torch's own.
 
-    Whatever else a part's module defines is included, since the part may call it.
+    The whole file of each part counts, since the part may call anything in it.
     """
     found = hashlib.sha256(repr(module).encode())
     kinds = {type(part) for part in module.modules()}
@@ -242,7 +242,7 @@ def code_of(module: nn.Module) -> str:
 def _first_engine(
     experiment: Experiment, module: nn.Module, shape: tuple[int, ...], clients: int
 ) -> ModuleEngine:
-    """An engine that knows the model that everyone starts from, and how it is laid out."""
+    """An engine without data, for the initial model and its layout."""
     nothing = Examples(torch.zeros(1, *shape), torch.zeros(1, dtype=torch.int64))
     alone = _alone(experiment, "loop")
     workload = build_workload(alone, _of_one(nothing, 0, clients), module)
@@ -256,7 +256,7 @@ def _alone(experiment: Experiment, engine: str) -> Experiment:
 
 
 def _of_one(own: Examples, client: int, clients: int) -> Federated:
-    """A federation of which only one client's data are known."""
+    """A federation in which only one client has data."""
     nothing = np.empty(0, dtype=np.int64)
     parts = tuple(np.arange(len(own)) if n == client else nothing for n in range(clients))
     return Federated(own, parts, own)
@@ -289,14 +289,14 @@ def _from_file(path: Path) -> Examples:
 
 
 def _part(experiment: Experiment, directory: Path, client: int) -> Examples:
-    """This client's part of the experiment's data set, which lies in `directory`."""
+    """This client's part of the experiment's data set in `directory`."""
     section = experiment.data.model_copy(update={"directory": str(directory)})
     data = build_data(experiment.model_copy(update={"data": section}))
     return data.train.some(data.parts[client])
 
 
 def forgetting(train: Callable[[Task], Tensor]) -> Callable[[Task], Tensor]:
-    """The same, from a position in the data that is lost with the process."""
+    """The same training, but its position in the data is lost with the process."""
     taken = 0
 
     def broken(task: Task) -> Tensor:
@@ -309,7 +309,7 @@ def forgetting(train: Callable[[Task], Tensor]) -> Callable[[Task], Tensor]:
 
 
 def lying(train: Callable[[Task], Tensor], attack: Attack) -> Callable[[Task], Tensor]:
-    """The same, and something else is handed over."""
+    """The same training, but with a lie in place of the model."""
     return lambda task: lie(attack, task, train(task))
 
 
@@ -326,7 +326,7 @@ def slowed(train: Callable[[Task], Tensor], pause: float) -> Callable[[Task], Te
 def own_engine(
     node: NodeFile, client: int, own: Examples, module: nn.Module, secret: int | None = None
 ) -> ModuleEngine:
-    """The same engine code as in a simulation, on this client's data alone, with its own noise."""
+    """The engine of a simulation, with only this client's data, and its own noise."""
     experiment = load(Path(node.experiment))
     net, _, _, _ = read_network(Path(node.network))
     data = _of_one(own, client, max(len(net.samples), client + 1))
@@ -335,7 +335,7 @@ def own_engine(
 
 
 def trainer(engine: ModuleEngine) -> Callable[[Task], Tensor]:
-    """One task by an engine."""
+    """A function that trains one task with an engine."""
 
     def train(task: Task) -> Tensor:
         return next(iter(engine.train([task]))).clone()

@@ -33,17 +33,17 @@ from sdfeel.live.failover import refuges_of
 from sdfeel.live.trust.identity import create_authority, issue
 
 ANY_PORT = "127.0.0.1:0"
-PORTS = range(20_000, 32_000)  # systems hand out higher ones to any program
+PORTS = range(20_000, 32_000)  # below the ports that systems hand out to any program
 
 
 @dataclass(frozen=True)
 class EdgeAddress:
-    """Where an edge server runs: where it listens, and how others reach it."""
+    """Where an edge server listens, and how others reach it."""
 
     listen: str
     address: str
-    hosts: tuple[str, ...]  # names and addresses that its certificate is for
-    health: str = ANY_PORT  # where its page for probes and metrics is
+    hosts: tuple[str, ...]  # the names and addresses in its certificate
+    health: str = ANY_PORT  # host:port of its page for probes and metrics
 
 
 def make(
@@ -52,13 +52,13 @@ def make(
     addresses: Mapping[int, EdgeAddress],
     policy: PolicySection | None = None,
     with_data: bool = True,
-    devices: Mapping[int, str] | None = None,  # kinds of those without torch, by client
+    devices: Mapping[int, str] | None = None,  # kinds of devices without torch, by client
     client_pages: int | None = None,  # the port of the first client's page for probes
 ) -> Network:
     """Write certificates, node files and (for a trial on one machine) each client's data.
 
-    Returns the network as the scheme uses it. Whatever is there already must come from the same
-    files.
+    Returns the network as the scheme uses it. Files that exist already must be of the same
+    experiment.
     """
     net = ready.decisions.net
     check_deployable(ready)
@@ -91,7 +91,7 @@ def make(
         )
         _node(directory, "edge", d, node, addresses[d].hosts)
     moving = policy is not None and policy.dead_edge == "drop"
-    lazily = ready.data.train.reads_anew  # then the experiment's own code reads it at every node
+    lazily = ready.data.train.reads_anew  # each node reads its data by the experiment's own code
     where = "." if lazily else "data.npz"
     for client, reach in enumerate(net.reach):
         ways = [*reach, *(refuges_of(net, client) if moving and reach else [])]
@@ -105,13 +105,13 @@ def make(
     _node(directory, "operator", 0, NodeFile(peers=peers), ())
     (directory / EPOCHS).mkdir(exist_ok=True)
     write_schedule(ready.experiment, directory)
-    # The nodes' own copy: the authority's key stays behind.
+    # The nodes' copy of the list, away from the authority's key.
     write_atomic(directory / TRUST / ALLOW, (authority / ALLOW).read_bytes())
     return net
 
 
 def deployed(ready: Prepared) -> Experiment:
-    """The experiment as nodes read it: it names an engine that every client can use."""
+    """The experiment as nodes read it: with an engine that every client can use."""
     if ready.experiment.training.engine != "ray":
         return ready.experiment
     engine = "native" if ready.engine.bits.startswith("native") else "loop"
@@ -147,8 +147,8 @@ def _write_data(path: Path, ready: Prepared, client: int) -> None:
 def on_loopback(servers: int) -> dict[int, EdgeAddress]:
     """Free ports of this machine.
 
-    None of those that the system hands out to any program: between now and the server's start, it
-    would hand out some of them.
+    They are none that the system itself hands out to programs: between now and the servers' start,
+    other programs would get some of those.
     """
     sockets: list[socket.socket] = []
     try:
@@ -167,8 +167,8 @@ def on_loopback(servers: int) -> dict[int, EdgeAddress]:
             each.close()
     if len(ports) < servers:
         raise RunError(
-            f"{servers} servers need a port each, and this machine has {len(ports)} free ones "
-            f"from {PORTS[0]} to {PORTS[-1]}"
+            f"{servers} servers need a port each, but this machine has only {len(ports)} free "
+            f"ports from {PORTS[0]} to {PORTS[-1]}"
         )
     return {
         d: EdgeAddress(f"127.0.0.1:{port}", f"127.0.0.1:{port}", ("127.0.0.1", "localhost"))

@@ -1,4 +1,4 @@
-"""The operator's desk: follows a federation wherever it runs, and writes a run's directory."""
+"""The operator: follows a federation wherever it runs, and writes a run's directory."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
@@ -39,13 +39,13 @@ TICK = 0.05  # seconds between two checks whether to leave
 
 
 class Operator:
-    """Iterate over it as over a simulated run. Leaving does not disturb the federation."""
+    """Iterate over it as over a simulated run; to stop does not disturb the federation."""
 
     def __init__(
         self,
-        deployment: Path,  # what `deploy init` wrote
+        deployment: Path,  # the directory that `deploy init` wrote
         directory: Path,  # of the run
-        stop: bool = False,  # the edge servers, at the end
+        stop: bool = False,  # stop the edge servers at the end?
         ready: Prepared | None = None,
         trouble: Callable[[], SdfeelError | None] = lambda: None,
     ) -> None:
@@ -141,13 +141,13 @@ class Follower:
     federation: Federation
     edges: Mapping[int, Link]
     net_of: Callable[[int], Network | None] | None = None  # by its epoch; None: there is no file
-    model: Tensor | None = None  # the newest one measured
+    model: Tensor | None = None  # the last that was measured
     _accuracy: float | None = None
     _over: str | None = None  # why the scheme has ended the run
     _before: dict[int, Record] = field(default_factory=dict)  # each server's last record
-    _heard: dict[int, int] = field(default_factory=dict)  # when it came, in the order of records
+    _heard: dict[int, int] = field(default_factory=dict)  # when that came, in the order of records
     _moment: int = 0
-    _unknown: set[int] = field(default_factory=set)  # epochs that there are no files of
+    _unknown: set[int] = field(default_factory=set)  # epochs without a file here
     _warned: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -212,7 +212,7 @@ class Follower:
         )
 
     def _count(self, records: Mapping[int, Record]) -> None:
-        """What a round revealed about clients, or about their examples."""
+        """Count what a round revealed about clients, or about their examples."""
         if self._releases is None:
             return
         net = self._net()
@@ -221,7 +221,7 @@ class Follower:
         self._releases.count(records.values())
 
     async def stop(self) -> None:
-        """Tell all servers that they are no longer needed."""
+        """Tell all servers to stop."""
         await asyncio.gather(
             *(self.edges[d].ask("stop", {}, seconds=5.0) for d in self.edges.keys() - self._gone()),
             return_exceptions=True,
@@ -244,7 +244,7 @@ class Follower:
         return None
 
     def _notices(self, records: Mapping[int, Record]) -> list[Warned]:
-        """Who came and who went."""
+        """Warnings on who came and who went, and on servers in an unknown epoch."""
         told = []
         self._moment += 1
         for epoch in sorted(self._unknown - self._warned):
@@ -258,7 +258,7 @@ class Follower:
         return told
 
     async def _models(self, records: Iterable[int], k: int) -> dict[int, Tensor] | None:
-        """The servers' models after k rounds; if asynchronous, as they are now. None: not kept."""
+        """The servers' models after k rounds, or, if asynchronous, now. None: no longer kept."""
         in_step = self.federation.synchronous
         kind, question = ("measured", {"round": k}) if in_step else ("current", {})
 
@@ -283,7 +283,7 @@ class Follower:
         }
 
     def _gone(self) -> set[int]:
-        """Servers that another one left out after their own last round."""
+        """Servers that another one has left out since their own last record."""
         return {
             d
             for other, record in self._before.items()
@@ -303,7 +303,7 @@ class Follower:
         return False
 
     def _mass(self, servers: Collection[int]) -> Floats:
-        """The share of each server's cluster, with the guests that it has now."""
+        """(D,) each server's share of the examples, with the guests that it has now."""
         net = self._net()
         told = {d: self._before[d]["guests"] if d in self._before else () for d in servers}
         guests = {d: [n for n in each if n < len(net.samples)] for d, each in told.items()}
@@ -319,7 +319,7 @@ class Follower:
         return self.federation.net if found is None else found
 
     def _grouped(self, number: int, iterations: int) -> dict[str, float]:
-        """What is measured per client and per cluster, if it is due."""
+        """The metrics per client and per cluster, if they are due."""
         groups, model = self.ready.groups, self._final()
         if groups is None or not (self.records.exhausted() or groups.due(number)):
             return {}

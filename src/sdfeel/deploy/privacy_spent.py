@@ -1,8 +1,8 @@
-"""What servers saw of their clients in a deployment, and the epsilon that this means.
+"""The epsilon of a deployment, from what its servers saw of their clients.
 
-Servers report to whom they handed out work in a round, also if nothing came of it in time: whoever
-had work may have answered, and a late answer is seen as well. So what is counted is an upper bound.
-A round without a report counts as if everybody had answered.
+Servers report every client to which they gave work in a round, even if no result came in time: a
+late result is seen as well. So the epsilon is an upper bound. In a round without a report, every
+client counts as if it had answered.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,10 +26,10 @@ class Releases:
 
     budget: Budget
     net: Network
-    iterations: int  # of the run: no client is asked for more steps in a round
+    iterations: int  # of the run; in a round, no client is asked for more steps
     spent: Floats = field(init=False)  # (2, C): `privacy.Budget`
     taken: Ints = field(init=False)  # (C,) local iterations that were used
-    _next: dict[tuple[int, int], int] = field(default_factory=dict)  # the round by server and lane
+    _next: dict[tuple[int, int], int] = field(default_factory=dict)  # next round by server, lane
     _of: dict[int, set[int]] = field(default_factory=dict)  # each server's clients, in any epoch
 
     def __post_init__(self) -> None:
@@ -37,24 +37,24 @@ class Releases:
         self.move(self.net)
 
     def move(self, net: Network, k: int = 0) -> None:
-        """From round `k` on, the network has changed: clients and servers come and go."""
+        """Take over the network that is in force from round `k` on."""
         self.net = net
         more = max(0, len(net.samples) - self.spent.shape[1])
         self.spent = np.pad(self.spent, ((0, 0), (0, more)))
         self.taken = np.pad(self.taken, (0, more))
         per_pass = self.budget.per_pass
-        if per_pass is not None:  # nobody knows how much data those have who come later
+        if per_pass is not None:  # it is unknown how much data clients have that come later
             longer = np.pad(per_pass, (0, len(self.taken) - len(per_pass)), constant_values=1)
             self.budget = replace(self.budget, per_pass=ints(longer))
         for d in {d for servers in net.reach for d in servers} - self._of.keys():
             if k:
-                self._next[d, 0] = k  # a server that has just come; only those in step may
+                self._next[d, 0] = k  # a new server; only synchronous servers can join
         for client, servers in enumerate(net.reach):
             for d in servers:
                 self._of.setdefault(d, set()).add(client)
 
     def count(self, records: Iterable[Record]) -> None:
-        """Servers have finished rounds."""
+        """Count what servers saw in the rounds that they have finished."""
         found = dict[tuple[int, int], Loss]()  # by client and round: several may get one message
         for record in records:
             self._gap(record)
@@ -82,16 +82,16 @@ class Releases:
         return (budget.clip / budget.deviation) ** 2 if budget.deviation else inf
 
     def _told(self, record: Record) -> list[tuple[int, int, float]]:
-        """Who may have answered, after how many steps, and how much others see of each."""
+        """Each client that may have answered, its steps, and the share that others see of it."""
         told = record.get("released")
-        if told is None:  # it does not say: all who were asked
+        if told is None:  # the record does not tell: count all clients that were asked
             unused = {str(n): (self.iterations, 1.0) for n in record["missing"]}
             told = {n: (steps, 1.0) for n, steps in record["steps"].items()} | unused
         found = ((int(name), int(steps), float(share)) for name, (steps, share) in told.items())
         return [each for each in found if each[0] < len(self.taken)]
 
     def _seen(self, client: int, steps: int, share: float, used: bool) -> Loss:
-        """The loss of one message."""
+        """The privacy loss by one message."""
         if client in self.budget.liars:
             return 0.0, 0.0
         if self._by_steps:
@@ -106,11 +106,11 @@ class Releases:
         return float(-(-steps // int(self.budget.per_pass[client])) * self._single)
 
     def _gap(self, record: Record) -> None:
-        """Rounds of a server without a record: all its clients may have answered in each."""
+        """Count a server's rounds without a record as if all its clients had answered in each."""
         key, k = (int(record["server"]), int(record.get("lane", 0))), int(record["k"])
         first, missed = key not in self._next, k - self._next.get(key, 0)
         self._next[key] = k + 1
-        # At the very first record nobody knows who was here before.
+        # Before a server's very first record, any client may have been there.
         clients = range(len(self.taken)) if first else sorted(self._of.get(key[0], ()))
         for client in clients if missed > 0 else ():
             lost = self._passes(client, self.iterations) if self._by_steps else self._single

@@ -12,16 +12,16 @@ from sdfeel.live.transport.envelope import strict
 from sdfeel.live.transport.errors import Refused
 
 Record = dict[str, Any]
-SHORTLY = 0.1  # seconds until a server that had nothing to tell is asked again
+SHORTLY = 0.1  # seconds until we ask again a server that had nothing to report
 NUMBERS = ("iterations", "ended", "first", "compute", "upload", "mix")
 COUNTS = ("server", "k", "number", "total", "bytes")
 SOMETIMES = ("epoch", "index", "lane")
 LISTS = ("away", "guests", "mixed", "missing")  # of clients or servers
-DIGITS = 12  # of a client's or server's number
+DIGITS = 12  # numbers of clients and servers are shorter
 
 
 def read(body: bytes, server: int, servers: Collection[int], in_step: bool) -> list[Record]:
-    """What a server reports; `Refused` if these are not records of its rounds."""
+    """The records that a server reports; `Refused` if they cannot be those of its rounds."""
     try:
         found = strict(body.decode())
         if not isinstance(found, list) or not all(map(is_record, found)):
@@ -33,13 +33,13 @@ def read(body: bytes, server: int, servers: Collection[int], in_step: bool) -> l
     except (ValueError, KeyError, RecursionError):
         raise Refused(
             f"edge-{server} reports what cannot be its rounds: it runs another version of sdfeel, "
-            f"or is not honest; look at it, or restore a backup of its state"
+            f"or lies; look at that server, or restore a backup of its state"
         ) from None
     return found
 
 
 def is_record(value: object) -> TypeGuard[Record]:
-    """Does it have the form of a server's record of a round?"""
+    """Does this value, which may be anything, have the form of a round's record?"""
     if not isinstance(value, dict) or not value.keys() >= {*NUMBERS, *COUNTS, *LISTS, "steps"}:
         return False
     by_number = [value["steps"], value.get("versions", {})]
@@ -60,7 +60,7 @@ def is_record(value: object) -> TypeGuard[Record]:
 
 
 def _is_release(item: tuple[str, object]) -> bool:
-    """Does it say who may have answered, after how many steps, and what others see of it?"""
+    """Does an item name a client that may have answered, its steps and the share others see?"""
     name, told = item
     if not name.isdecimal() or len(name) >= DIGITS or not isinstance(told, list) or len(told) != 2:
         return False
@@ -70,23 +70,21 @@ def _is_release(item: tuple[str, object]) -> bool:
 
 @dataclass
 class Records:
-    """What servers report, as a stream. It keeps nothing on disk: servers keep their records.
+    """The stream of all servers' records. It keeps nothing on disk: the servers have them.
 
-    It does not wait for a server that others left out.
+    It does not wait for a server that others have left out.
     """
 
     edges: Mapping[int, Link]
     synchronous: bool
     neighbours: Mapping[int, Collection[int]] = field(default_factory=dict)
     arrivals: list[Record] = field(default_factory=list)  # asynchronous rounds in their order
-    repeatable: bool = True  # nobody was left out, so a simulation can do the same
+    repeatable: bool = True  # no server was left out, so a simulation can repeat the run
     _queues: dict[int, list[Record]] = field(default_factory=dict)
     _calls: "dict[int, asyncio.Future[None]]" = field(default_factory=dict)
     _asked: dict[int, int] = field(default_factory=dict)  # the next record to ask for
     _over: set[int] = field(default_factory=set)
-    _away: dict[int, list[int]] = field(
-        default_factory=dict
-    )  # the servers that each server leaves out now
+    _away: dict[int, list[int]] = field(default_factory=dict)  # whom each server leaves out now
     _last: bool = False
     members: Callable[[int], Collection[int] | None] | None = None  # of an epoch; None: unknown
     epoch: int = 0  # of the newest round
@@ -95,7 +93,7 @@ class Records:
         self._queues = {d: [] for d in self.edges}
 
     async def in_order(self) -> AsyncIterator[dict[int, Record]]:
-        """Round by round, the records of those servers that finished it."""
+        """Round by round, the records of the servers that finished it."""
         rounds = self._in_step() if self.synchronous else self._with_the_last_known()
         try:
             async for records in rounds:
@@ -108,7 +106,7 @@ class Records:
             await asyncio.gather(*self._calls.values(), return_exceptions=True)
 
     def exhausted(self) -> bool:
-        """Was that the last round of all?"""
+        """Was that the last round of the run?"""
         if self._ended():
             return True
         left = any(self._queues[d] for d in self._expected())
@@ -116,18 +114,18 @@ class Records:
         return none_left and (self.synchronous or self._last)
 
     def _ended(self) -> bool:
-        """Have most servers told everything? Those in step end together: none continues alone."""
+        """Have most servers ended? Synchronous ones end together, so then all rounds are over."""
         expected = self._expected()
         ended = sum(d in self._over and not self._queues[d] for d in expected)
         return self.synchronous and 2 * ended > len(expected)
 
     def _silent(self) -> list[int]:
-        """Servers from which more records must come before one can continue."""
+        """The servers whose next record we must wait for."""
         expected = self._expected()
         told = {d for d in expected if self._queues[d] or d in self._over}
         away = {other for d in told for other in self._away.get(d, ())}
         left = [d for d in expected if d not in told and d not in away]
-        # If a server's neighbours are away, too, nobody can say that it is away.
+        # If all its neighbours are away, no server can report that it is away, too.
         return [d for d in left if not away or not self._cut_off(d, away)]
 
     def _cut_off(self, d: int, away: Collection[int]) -> bool:
@@ -135,9 +133,9 @@ class Records:
         return bool(near) and all(other in away for other in near)
 
     def _expected(self) -> Collection[int]:
-        """The servers that are in the network, by the newest epoch that any of them reports.
+        """The servers in the network of the newest epoch that any of them reports.
 
-        An epoch that the operator has no file of does not count unless most servers report it.
+        An epoch without a file here does not count, unless most servers report it: an error then.
         """
         if self.members is None:
             return self.edges.keys()
@@ -162,7 +160,7 @@ class Records:
         while True:
             for d, queue in self._queues.items():
                 while queue and queue[0]["k"] < k:
-                    queue.pop(0)  # it was slower than the servers that continued without it
+                    queue.pop(0)  # a slow server's record: the others went on without it
                 if queue:
                     self._away[d] = queue[0]["away"]
             if self._ended():
@@ -192,9 +190,9 @@ class Records:
     async def _one_by_one(self) -> AsyncIterator[dict[int, Record]]:
         """Asynchronous rounds, in an order in which they could have happened one after another.
 
-        A record tells how often the model of everyone concerned had changed before. Where servers
-        gave each other up, these numbers may not fit together: then it counts how long each has
-        run, by its own clock.
+        A record tells how often the models in its exchange had changed before. If servers gave
+        each other up, these numbers may not fit together: then the order is by how long each server
+        has run, by its own clock.
         """
         changes = dict.fromkeys(self.edges, 0)
         while True:
@@ -232,10 +230,10 @@ class Records:
             header, body = await self.edges[d].insist("rounds", question)
             records = read(body or b"[]", d, self.edges, self.synchronous)
             if not records and header.get("over") is not True:
-                await asyncio.sleep(SHORTLY)  # it may have answered before it had waited
+                await asyncio.sleep(SHORTLY)  # it may not have waited before it answered
             self._queues[d].extend(records)
             if records:
-                last = records[-1]  # lanes that share a server count their rounds together
+                last = records[-1]  # lanes that share a server number their rounds together
                 self._asked[d] = 1 + (last["index"] if "index" in last else last["k"])
             if header.get("over") is True:
                 self._over.add(d)

@@ -41,7 +41,7 @@ def read_arrivals(directory: Path) -> list[Arrival]:
 
 
 def replay(directory: Path) -> Tensor:
-    """(P,) the model that a simulation reaches by the recorded rounds of a deployment."""
+    """(P,) the model that the simulator computes from a deployment's recorded rounds."""
     ready = prepare(load(directory / EXPERIMENT))
     model = repeated(ready.simulation(), read_arrivals(directory))
     ready.engine.close()
@@ -49,7 +49,7 @@ def replay(directory: Path) -> Tensor:
 
 
 def repeated(simulation: Simulation, arrivals: Sequence[Arrival]) -> Tensor:
-    """(P,) the model after a fresh simulation went through the recorded rounds in their order."""
+    """(P,) the model after a new simulation has done the recorded rounds in their order."""
     taken: dict[tuple[int, int], dict[str, int]] = {}
     for each in arrivals:  # lanes that share a server have different clients
         taken.setdefault((each["server"], each["k"]), {}).update(each["steps"])
@@ -65,7 +65,7 @@ def repeated(simulation: Simulation, arrivals: Sequence[Arrival]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class _Recorded(Cost):
-    """The experiment's prices, with the steps that clients really took."""
+    """The experiment's costs, but with the steps that clients really took."""
 
     taken: Mapping[tuple[int, int], Mapping[str, int]] = field(default_factory=dict)
     now: Mapping[str, int] | None = None  # in the current round; None: it was never finished

@@ -1,7 +1,7 @@
-"""What rounds of deployed runs took, and what the simulator expects of the same rounds.
+"""How long rounds of deployed runs took, and how long the simulator expects them to take.
 
-A deployment's log is read, and the same rounds are priced by the simulator. Nothing is trained:
-what a round costs does not depend on what its models are.
+The deployment's log is read, and the simulator computes the times of the same rounds. Nothing is
+trained, as a round's time does not depend on its models.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ from sdfeel.run import store
 from sdfeel.sim.simulate import Simulation
 
 PHASES = ("compute", "upload", "mix")
-FEWEST = 4  # rounds, in addition to each lane's first
+FEWEST = 4  # rounds that are needed besides each lane's first
 
 
 class Idle:
-    """An engine for a clock without training: whoever trains returns what it was given."""
+    """An engine that trains nothing, for the clock alone: each client returns its start."""
 
     name = "idle"
 
@@ -51,7 +51,7 @@ class Idle:
 
 @dataclass(frozen=True)
 class RoundTimes:
-    """What rounds take: seconds of a steady one, of its phases, and what the first took longer."""
+    """The seconds of a steady round and its phases, and the extra seconds of the first round."""
 
     seconds: float
     phases: Mapping[str, float]
@@ -61,7 +61,7 @@ class RoundTimes:
 
 @dataclass(frozen=True, eq=False)
 class DeployedRun:
-    """One run of a deployment, as its log tells."""
+    """One deployed run, from its log."""
 
     directory: Path
     scheme: str
@@ -81,7 +81,7 @@ class DeployedRun:
 
 
 def read(directory: Path) -> DeployedRun:
-    """A deployed run; InputError where this is something else."""
+    """Read a deployed run; InputError if the directory is something else."""
     missing = [name for name in (NETWORK, EXPERIMENT) if not (directory / name).is_file()]
     if missing:
         raise InputError(
@@ -91,7 +91,7 @@ def read(directory: Path) -> DeployedRun:
     events = list(store.read_events(directory))
     started = next((each for each in events if isinstance(each, Started)), None)
     if started is None or started.clock != "real":
-        raise InputError(f"{directory} has no log of a deployment: let it run with an operator")
+        raise InputError(f"{directory} has no log of a deployment: follow it while it runs")
     rounds = tuple(each for each in events if isinstance(each, Round))
     decisions = deployed_decisions(directory)
     if len(rounds) < len(decisions.lanes) + FEWEST:
@@ -120,8 +120,8 @@ def _on_one_machine(directory: Path) -> bool:
 
 
 def deployed_prices(cost: Cost) -> Cost:
-    """The prices with what every deployment does: each client's model comes down its link, nodes
-    ask for models, and asynchronous servers wait for one another."""
+    """The costs with what every deployment does: clients download models over their own links,
+    nodes ask for models, and asynchronous servers wait for one another."""
     return replace(cost, downlink=True, calls=True, holds=True)
 
 
@@ -131,10 +131,10 @@ def simulated(decisions: Decisions, count: int) -> list[Round]:
 
 
 def pace(rounds: Sequence[Round], lanes: int, expected: Sequence[Round]) -> RoundTimes:
-    """What steady rounds take: the first of each lane is for finding one another.
+    """The times of steady rounds, without each lane's first, in which nodes connect.
 
-    Rounds that the simulator expects to be alike are summed up by their median, which a busy
-    moment of the machine does not move.
+    Rounds that should take equally long, by the simulator, are represented by their median, which
+    a busy moment of the machine does not change.
     """
     laps = [after.seconds - before.seconds for before, after in pairwise(rounds)]
     alike = [round(after.seconds - before.seconds, 6) for before, after in pairwise(expected)]
@@ -186,7 +186,7 @@ class Configuration:
 
     @cached_property
     def spread(self) -> float:
-        """How far repetitions are apart, over their middle."""
+        """The range of the repetitions' times, relative to their median."""
         found = [run.steady.seconds for run in self.runs]
         return (max(found) - min(found)) / self.measured.seconds
 
@@ -199,7 +199,7 @@ class Configuration:
 
 
 def configurations(runs: Sequence[DeployedRun]) -> list[Configuration]:
-    """Runs that repeat one another, put together."""
+    """Configurations: runs of the same experiment, grouped."""
     groups: dict[str, list[DeployedRun]] = {}
     for run in runs:
         groups.setdefault(run.digest, []).append(run)

@@ -1,4 +1,4 @@
-"""What the nodes of a deployment signed, read from their files and compared with each other."""
+"""The statements of a deployment's nodes, read from their files and compared with each other."""
 
 import re
 from collections import Counter
@@ -37,7 +37,7 @@ _OWN = f"identity/{CA}"
 
 @dataclass
 class Books:
-    """All statements by node and round, and what is wrong with them."""
+    """All statements, by node and round, and what is wrong with them."""
 
     federation: str
     ca: bytes
@@ -45,15 +45,15 @@ class Books:
     lines: dict[str, dict[int, Line]] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
-    signatures: int = 0  # that are good
+    signatures: int = 0  # the number of good ones
     _certificates: dict[str, str] = field(default_factory=dict)
-    _proven: set[tuple[str, int, str]] = field(default_factory=set)  # what clients said
+    _proven: set[tuple[str, int, str]] = field(default_factory=set)  # (server, round, client)
     _again: dict[tuple[str, int], list[Statement]] = field(default_factory=dict)
     _lacks: dict[str, set[int]] = field(default_factory=dict)  # rounds that own files lack
 
     @property
     def rounds(self) -> int:
-        """Rounds that servers signed: two of them, and one alone as long as it left none out."""
+        """The number of rounds that two servers signed, or one server without a gap."""
         tops = sorted((max(own), name) for name in self.servers() if (own := self.lines[name]))
         if not tops:
             return 0
@@ -68,7 +68,7 @@ class Books:
         """What is wrong with the last round that a server signed."""
         last, rounds = max(self.lines[name], default=-1) + 1, self.rounds
         if last > rounds:
-            text = f"{name}: it signed round {last}, and nobody signed the rounds before it"
+            text = f"{name}: it signed round {last}, but nobody signed the rounds before it"
             yield Finding(None, (name,), text)
         elif last < rounds:
             others = [each for each in self.servers() if max(self.lines[each], default=-1) >= last]
@@ -76,7 +76,7 @@ class Books:
             yield Finding(None, (name, *others) if len(others) == 1 else (name,), text, False)
 
     def began(self, version: SignedNetwork) -> bool:
-        """Is it the word of most servers that an epoch has begun, and was not void?"""
+        """Do most servers' statements say that an epoch has begun, so that it was not void?"""
         known = {name: own.values() for name, own in self.lines.items() if name in self.servers()}
         said = {
             name: {line["statement"]["epoch"] for line in own if _from(version, line)}
@@ -94,7 +94,7 @@ class Books:
             yield from self.lines[name].values()
 
     def other_software(self, ours: Mapping[str, str]) -> list[str]:
-        """How what servers ran differs from this, where that may change bits."""
+        """Sentences on servers' software that differs from ours and may change bits."""
         found: dict[str, None] = {}
         for line in self.all_lines():
             said = line["statement"]
@@ -112,14 +112,14 @@ class Books:
         return None if line is None else line["statement"]
 
     def of_client(self, server: int, k: int, client: int) -> Statement | None:
-        """A client's statement, as its server keeps it; None unless the client signed it."""
+        """The statement of a client that its server keeps; None unless the client signed it."""
         if (f"edge-{server}", k, str(client)) not in self._proven:
             return None
         found: Statement = self.lines[f"edge-{server}"][k]["clients"][str(client)]["statement"]
         return found
 
     def offer_of(self, client: int, server: int, k: int) -> Mapping[str, Any] | None:
-        """What a server signed that it gave a client, if the client kept that."""
+        """The offer that a server signed for a client, if the client kept it."""
         line = self.lines.get(f"client-{client}", {}).get(k)
         given = {} if line is None else line["offers"].get(str(server), {})
         if "signature" not in given:
@@ -128,7 +128,7 @@ class Books:
         return given if self._signer(said, given) == f"edge-{server}" else None
 
     def read(self, directory: Path) -> None:
-        """Read all files that are there, and check each on its own and against the others."""
+        """Read all statement files, and check each on its own and against the others."""
         found: dict[str, list[list[Line]]] = {}
         for path in files(directory):
             name = path.parent.name
@@ -150,7 +150,7 @@ class Books:
         self._compare()
 
     def _parsed(self, name: str, path: Path) -> Iterator[Line]:
-        """The lines that are statements; a certificate may stand in a later one."""
+        """The lines that are statements. A line's certificate may be in an earlier or later one."""
         with path.open("rb") as file:
             number = 0
             while text := file.readline(LONGEST):
@@ -161,7 +161,7 @@ class Books:
                 except (ValueError, RecursionError):
                     whole = False
                 if whole:
-                    given = line["certificates"].items()  # nobody can give another a false one
+                    given = line["certificates"].items()  # a certificate cannot be forged
                     self._certificates |= {n: p for n, p in given if serial_of(p, self.ca) == n}
                     yield line
                 else:
@@ -184,8 +184,8 @@ class Books:
     def _chain(self, name: str, parts: list[list[Line]]) -> None:
         """Every line is signed by its node and follows the one before.
 
-        A file that was rotated has several parts. A node that is started when the last one has just
-        been taken away does not know the line that it follows.
+        A file that was rotated has several parts. A node that is started after its last part was
+        moved away begins anew, as it does not know the line before.
         """
         own = self.lines.setdefault(name, {})
         before = None
@@ -212,7 +212,7 @@ class Books:
                 own.setdefault(k, line)
 
     def _twice(self, name: str, k: int, one: Statement, other: Statement) -> None:
-        """A client may do a round again, and say so; what a server commits is final."""
+        """A client may do a round again, in a new statement; a server's statement is final."""
         if name.startswith("edge-") or one["before"] == other["before"]:
             self._found(k, name, "it signed two different statements about this round")
             return
@@ -220,7 +220,7 @@ class Books:
         self.remarks.append(f"{name} did round {k + 1} twice, with different outcomes")
 
     def _compare(self) -> None:
-        """Compare what a node says about another one with what that one says itself."""
+        """Compare each node's statements about another node with that node's own."""
         for name in self.servers():
             for k, line in self.lines[name].items():
                 said = line["statement"]
@@ -240,23 +240,24 @@ class Books:
         client, said = f"client-{number}", kept["statement"]
         signed = self._signer(said, kept) == said["who"] == client
         right = {"round": k, "steps": statement["steps"].get(number)}
+        theirs = f"the statement that it keeps as {client}'s"
         if not signed or hash_of(said) != statement["came"].get(number):
-            self._found(k, server, f"what it keeps as {client}'s word is not signed by {client}")
+            self._found(k, server, f"{theirs} is not signed by {client}")
         elif server.removeprefix("edge-") not in said["got"] or said != {**said, **right}:
-            self._found(k, server, f"what it keeps as {client}'s word is about something else")
+            self._found(k, server, f"{theirs} is about something else")
         else:
             self._proven.add((server, k, number))
         if (server, k, number) not in self._proven:
             return
         own = self.said(client, k)
         if own is not None and said not in (own, *self._again.get((client, k), ())):
-            self._found(k, client, f"it signed one thing for itself and another for {server}")
+            self._found(k, client, f"it signed another statement for {server} than for itself")
         elif own is None and client in self.lines:
             self._lacks.setdefault(client, set()).add(k)
 
     def _cut_off(self) -> None:
-        """Nodes whose own files lack rounds that they signed. The beginning may have been rotated
-        away, and be somewhere else."""
+        """Report nodes whose own files lack rounds that they signed. Only at the beginning may they
+        be missing for a good reason: a rotated part may be somewhere else."""
         for name, rounds in self._lacks.items():
             begin = min(self.lines[name], default=0)
             for some in ({k for k in rounds if k < begin}, {k for k in rounds if k >= begin}):
@@ -295,7 +296,7 @@ class Books:
             same = same and given["work"] in (None, line["statement"]["work"])
             signed = self.offer_of(number, int(d), k) is not None
             if not same or ("signature" in given and not signed):
-                text = f"what it keeps as edge-{d}'s word is not signed by edge-{d}"
+                text = f"the offer that it keeps as edge-{d}'s is not signed by edge-{d}"
                 self._found(k, client, text)
             elif "signature" not in given:
                 self.remarks.append(f"edge-{d} did not sign what it gave {client} in round {k + 1}")
@@ -306,16 +307,16 @@ def _from(version: SignedNetwork, line: Line) -> bool:
 
 
 def files(directory: Path) -> list[Path]:
-    """What the nodes of a directory signed. Whoever sent it may have sent anything but files."""
+    """The files with what the nodes of a directory signed; anything else there is skipped."""
     found = sorted((directory / NODES).glob(f"*/{STATEMENTS}*"))
     return [path for path in found if path.is_file()]
 
 
 def authorities(directory: Path) -> bytes:
-    """The certificates of all authorities whose word counts.
+    """The certificates of all authorities that we trust.
 
-    Those of the authority's own directory, or of an operator's. Nodes' directories come from their
-    hosts, each of which could bring an authority of its own: most of them must name it.
+    They are in the authority's own directory, or in an operator's. Other nodes' directories come
+    from their hosts, each of which could invent an authority: of those, most must name it.
     """
     for pattern in (f"{AUTHORITY}/ca*.pem", f"{NODES}/operator-*/{_OWN}"):
         if found := [each for path in directory.glob(pattern) for each in _read(path)]:

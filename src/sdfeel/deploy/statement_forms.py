@@ -1,7 +1,7 @@
-"""Whether a line in somebody's file of statements has the form in which nodes write them.
+"""Checks that lines in nodes' statement files have the form in which honest nodes write them.
 
-Whoever holds a node's key can sign anything. A verifier reads the files of all nodes, so none of
-these may be able to end it, to keep it busy for ever, or to speak for another node.
+Whoever holds a node's key can sign anything. A verifier reads the files of all nodes, so no file
+may crash it, keep it busy for ever, or speak for another node.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ def _number(value: Any) -> bool:
 
 
 def _place(value: Any) -> bool:
-    """A server, a hop and a row."""
+    """Is it `server/hop/row`?"""
     return isinstance(value, str) and value.count("/") == 2 and all(map(_number, value.split("/")))
 
 
@@ -56,7 +56,7 @@ SOMETIMES: Mapping[str, Check] = {"software": _each(_text, _text), "away": _all(
 
 
 def is_servers(value: object) -> bool:
-    """Does somebody's statement have the form of a server's?"""
+    """Does this value, which may be anything, have the form of a server's statement?"""
     if not isinstance(value, dict) or not OF_SERVERS.keys() <= value.keys():
         return False
     needed = all(check(value[key]) for key, check in OF_SERVERS.items())
@@ -76,7 +76,7 @@ def _offered(value: Any) -> bool:
 
 
 def is_line(name: str, line: object) -> bool:
-    """Does a line of a node's file have its form?"""
+    """Does a line of this node's file have the right form?"""
     if not isinstance(line, dict) or not _each(_text, lambda pem: isinstance(pem, str))(
         line.get("certificates")
     ):
@@ -90,7 +90,7 @@ def is_line(name: str, line: object) -> bool:
 
 
 def impossible(federation: Federation, server: int, said: Statement) -> str:
-    """Why no server can have done what this one signed; nothing if one can."""
+    """Why no server can have done what this one signed; "" if it is possible."""
     net = federation.net
     clients, home = len(net.samples), [int(d) for d in net.home]
     if not federation.has(server):
@@ -99,7 +99,7 @@ def impossible(federation: Federation, server: int, said: Statement) -> str:
     if len(set(guests)) < len(guests) or any(
         n >= clients or server in net.reach[n] or home[n] < 0 for n in guests
     ):
-        return "it signed that it had guests, which it cannot have"
+        return "it signed that it had guests that it cannot have"
     used = (*said["steps"], *said["came"], *map(str, said["missing"]))
     if any(int(n) >= clients for n in used):
         return "it signed results of clients that do not exist"
@@ -111,10 +111,10 @@ def impossible(federation: Federation, server: int, said: Statement) -> str:
 def wrong_steps(
     turn: Turn, steps: Mapping[int, int], iterations: int, said: Statement, known: bool
 ) -> str:
-    """Why no server would have used these results; nothing if one would.
+    """Why no server would have used these results; "" if one would.
 
-    To repeat a result of far too many steps would never end. How many are right is certain only if
-    all earlier rounds are `known`.
+    Recomputing a result of far too many steps would never end. The right number of steps is certain
+    only if all earlier rounds are `known`.
     """
     most = max(iterations, int(turn.planned.max()))
     exact = known and not Policy(pace=said["policy"]["pace"]).own_pace(turn.work)

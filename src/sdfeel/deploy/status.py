@@ -10,11 +10,11 @@ from sdfeel.core.errors import RunError, printable
 from sdfeel.core.run_files import AUDIT, NODE, NODES, STATUS
 from sdfeel.live.audit import verified
 
-SILENT = 10.0  # seconds without a sign of life after which a node counts as silent
+SILENT = 10.0  # seconds without a new status after which a node counts as silent
 
 
 def read_statuses(directory: Path, now: float) -> list[dict[str, Any]]:
-    """One record per node, edge servers first; `state` sums it up in a word."""
+    """One record per node, edge servers first, with its `state` in a word."""
     homes = sorted((directory / NODES).glob(f"*/{NODE}"), key=_order)
     if not homes and (directory / NODE).is_file():
         homes = [directory / NODE]
@@ -25,7 +25,7 @@ def read_statuses(directory: Path, now: float) -> list[dict[str, Any]]:
 
 
 def audited(directory: Path, head: str | None = None) -> list[dict[str, Any]]:
-    """What the audit logs of a deployment, or of one node, say; `error` of one that was changed."""
+    """The content of the audit logs of a deployment or a node; `error` if one was changed."""
     homes = [directory] if (directory / AUDIT).is_file() else []
     homes = homes or [path.parent for path in sorted((directory / NODES).glob(f"*/{AUDIT}"))]
     if not homes:
@@ -53,7 +53,7 @@ def _status(home: Path, now: float) -> dict[str, Any]:
 def state_of(over: bool, ended: bool, healthy: bool, since: float) -> str:
     """A node's state in a word, from its last status, `since` seconds ago.
 
-    One that has ended was stopped in good order, or has left the network.
+    A node has "ended" if it was stopped cleanly, or has left the network.
     """
     if over:
         return "finished"
@@ -70,9 +70,9 @@ LISTS = ("guests", "absent", "waiting_for", "quarantined")
 
 
 def as_told(status: Mapping[str, Any]) -> dict[str, Any]:
-    """What another node says about itself, as far as it makes sense: it may say anything.
+    """What another node says about itself, without anything malformed: it may send anything.
 
-    It does not say what it is called, and no text of it can steer a terminal.
+    Its name, role and state are not taken from it, and no text of it can control a terminal.
     """
     found = {key: _plain(value) for key, value in status.items() if key.isidentifier()}
     for key in found.keys() & {*TEXTS, *NUMBERS, *LISTS}:

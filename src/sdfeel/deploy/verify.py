@@ -1,9 +1,9 @@
 """Recomputes a synchronous deployment from what its nodes signed, and names who deviates.
 
-Models appear in statements by their hashes. A verifier knows some of them: the initial one, those
-that servers kept, and whatever it has recomputed. A client's part needs what the client was given,
-and its data; a server's part needs what came to it. Both are computed by the code of the nodes
-themselves, so a part is right if and only if it has the signed hash.
+Statements name models by their hashes. A verifier has some of these models: the initial one, those
+that servers kept, and those that it has recomputed. A client's part needs the models and work that
+the client was given, and its data; a server's part needs the models that it received. Both are
+computed by the nodes' own code, so a part is right if and only if it has the signed hash.
 """
 
 import asyncio
@@ -61,13 +61,13 @@ def verify(
     only_client: int | None = None,
     data: Sequence[str] = (),  # client-3=path, or a directory with the experiment's data set
 ) -> Verification:
-    """Check what the nodes of a deployment signed, and recompute what can be."""
+    """Check what the nodes of a deployment signed, and recompute as much as possible."""
     node = shared_files(directory)
     federation, module = federation_of(node)
     if not federation.synchronous:
         raise InputError(
-            "only synchronous deployments can be verified: an asynchronous one has no rounds that "
-            "another could repeat; see `sdfeel.deploy.replay`"
+            "only synchronous deployments can be verified: nobody could repeat an asynchronous "
+            "one's rounds one by one; see `sdfeel.deploy.replay`"
         )
     with tempfile.TemporaryDirectory(prefix="verify-") as temporary, ExitStack() as stack:
         copies = ClientCopies(directory, node, module, data_of(data), Path(temporary), stack)
@@ -87,8 +87,8 @@ class Verifier:
     """One verification of one deployment."""
 
     directory: Path
-    federation: Federation  # of the last epoch; earlier ones are behind it
-    copies: Callable[[Federation, int], ClientCopy | str]  # a client, or why there is none
+    federation: Federation  # in its last epoch; it refers to the earlier ones
+    copies: Callable[[Federation, int], ClientCopy | str]  # a client, or why it cannot be repeated
     temporary: Path
     stack: ExitStack  # ends what was opened
     module: nn.Module | None = None  # to read a published model
@@ -140,7 +140,7 @@ class Verifier:
         return found
 
     def _whole_files(self) -> None:
-        """Servers end in the same round, every one of them has signed, and used what we use."""
+        """Check that all servers signed, ended in the same round, and ran the same software."""
         self.found.remarks += self.books.other_software(self.federation.about.told())
         for d in self.federation.net.servers:
             lines = self.books.lines.get(f"edge-{d}")
@@ -150,7 +150,7 @@ class Verifier:
                 self.found.findings += self.books.ends(f"edge-{d}")
 
     def _known_before(self, k: int) -> int:
-        """The last round up to `k` from which on everything can be recomputed."""
+        """The latest round up to `k` from which on everything can be recomputed."""
         for r in range(k, 0, -1):
             said = [self.books.said(f"edge-{d}", r) for d in self.servers]
             before = [self.books.said(f"edge-{d}", r - 1) for d in self.servers]
@@ -161,7 +161,7 @@ class Verifier:
         return 0
 
     def _round(self, k: int, judged: bool, computed: bool) -> None:
-        """Everything that was signed about one round."""
+        """Check everything that was signed about one round, and recompute what is `computed`."""
         federation = self.federation.at(k)
         turns: dict[int, tuple[Turn, Closed, Statement]] = {}
         for d, server in self.servers.items():
@@ -195,7 +195,7 @@ class Verifier:
                     self._client(federation, d, turn, said, client, judged)
             self._mixed(federation, turns, judged)
         taken = {n: steps for _, closed, _ in turns.values() for n, steps in closed.steps.items()}
-        self._counts.update(taken)  # which adds; a client of several servers trains once
+        self._counts.update(taken)  # it adds; `taken` counts a client of several servers once
         for d, (turn, closed, said) in turns.items():
             self._close(federation, self.servers[d], turn, closed, said)
         counts = sum(self.found.good.values()), sum(map(len, self.found.unknown.values()))
@@ -204,7 +204,7 @@ class Verifier:
 
     @property
     def _all_known(self) -> bool:
-        """Do we know all rounds so far, and with them what each client has done?"""
+        """Are all rounds so far at hand, and so the steps of each client?"""
         return all(server.known for server in self.servers.values())
 
     def _deviates(self, k: int, name: str, text: str, proven: bool = True) -> None:
@@ -218,7 +218,7 @@ class Verifier:
         return Cluster(federation, d, self.servers[d].store, Bell(), policy)
 
     def _opened(self, federation: Federation, d: int, turn: Turn, said: Statement) -> None:
-        """Give our copy of a server the model and the rows that its round begins with."""
+        """Give our copy of a server the model and the rows with which its round begins."""
         server = self.servers[d]
         if said["start"] in self.bodies and not server.store.has("start", turn.k):
             body = self.bodies.get(said["start"], "a start")
@@ -244,7 +244,7 @@ class Verifier:
     def _client(
         self, federation: Federation, d: int, turn: Turn, said: Statement, number: int, judged: bool
     ) -> None:
-        """One client's part: what it was given, and what it made of that."""
+        """Check one client's part: the work that it was given, and the model that it sent."""
         own = self.books.of_client(d, turn.k, number)
         if own is None:
             return  # the books have reported it
@@ -272,7 +272,7 @@ class Verifier:
             if mine:
                 self._unknown(k, name, not_repeated(error))
             if isinstance(member, ClientCopy):
-                member.unsure = f"what it made of round {k + 1} is not known"
+                member.unsure = f"what it kept from round {k + 1} is not known"
             return
         sha256 = self.bodies.add(k, body)
         if sha256 == own["sent"]:
@@ -296,7 +296,7 @@ class Verifier:
         number: int,
         own: Statement,
     ) -> tuple[dict[str, Any], dict[int, bytes]]:
-        """The work and the models that a client had to be given, if it was given them."""
+        """The work and the models that a client was given; reports a server that misled it."""
         server, k = self.servers[d], turn.k
         self.bodies.get(said["start"], f"the model that edge-{d} began with")
         if server.unsure:
@@ -328,7 +328,7 @@ class Verifier:
         return {**header, "steps": int(own["steps"])}, bodies
 
     def _misled(self, k: int, d: int, number: int, sha256: str, work: str) -> None:
-        """A client began from something other than its server had to give it."""
+        """Report that a client began from something else than its server should have given it."""
         signed = self.books.offer_of(number, d, k)
         wrong = signed is not None and signed["sha256"] != sha256
         if wrong or (signed is not None and signed["work"] not in (None, work)):
@@ -337,7 +337,7 @@ class Verifier:
             return
         nodes = (f"client-{number}", f"edge-{d}")
         text = f"client-{number} says that edge-{d} gave it another model or other work than "
-        text += f"edge-{d} had to give; edge-{d}'s signature under it is not at hand"
+        text += f"edge-{d} had to give; edge-{d}'s signature under that is not at hand"
         self.found.findings.append(Finding(k, nodes, text, False))
 
     def _trained(
@@ -348,7 +348,7 @@ class Verifier:
         bodies: dict[int, bytes],
         own: Statement,
     ) -> bytes:
-        """What a client had to send."""
+        """The body that a client should have sent."""
         client = member.client
         if member.unsure:
             raise NotAtHand(member.unsure)
@@ -357,7 +357,7 @@ class Verifier:
         known = client.known(header, bodies)
         held = {str(n): sha256 for n, sha256 in client.held().items()}
         if held != own["rows"]:
-            raise Deviates("what it kept from its earlier rounds is not what they made")
+            raise Deviates("what it kept is not what follows from its earlier rounds")
         task = client.task(header, start, known)
         body = client.message(k, header, task, client.train(task), known)
         if digest(body) != own["sent"] and member.rounds_otherwise(own):
@@ -365,7 +365,7 @@ class Verifier:
         return body
 
     def _member(self, federation: Federation, number: int) -> ClientCopy | str:
-        """A client with its data; or why it cannot be repeated."""
+        """A copy of a client with its data, or why its rounds cannot be repeated."""
         if number not in self._members:
             try:
                 self._members[number] = self.copies(federation, number)
@@ -379,7 +379,7 @@ class Verifier:
         turns: Mapping[int, tuple[Turn, Closed, Statement]],
         judged: bool,
     ) -> None:
-        """The servers' parts. One may need what another made, so they are tried in turns."""
+        """Check the servers' parts. One may need another's result, so they are tried repeatedly."""
         mine = judged and self._only_client is None
         left = {}
         for d, (_, _, said) in turns.items():
@@ -410,10 +410,10 @@ class Verifier:
     def _served(
         self, federation: Federation, d: int, turn: Turn, closed: Closed, said: Statement
     ) -> None:
-        """One server's part: its average, its exchanges, and what came out."""
+        """Check one server's part: its average, its exchanges and its model after the round."""
         server, store, k = self.servers[d], self.servers[d].store, turn.k
         if federation.sums is not None:
-            raise NotAtHand("it saw its clients' sum alone, under masks that are not kept")
+            raise NotAtHand("it saw only a sum of masked messages, which are not kept")
         self.bodies.get(said["start"], f"the model that edge-{d} began with")
         if server.unsure:
             raise NotAtHand(server.unsure)
@@ -449,7 +449,7 @@ class Verifier:
                 f"scheme's weights make ({said['result'][:12]}, recomputed {sha256[:12]})"
             )
         if rows != said["rows"]:
-            raise Deviates("what it keeps in addition to its model is not what the round makes")
+            raise Deviates("what it keeps besides its model is not what follows from the round")
 
     def _offered(self, k: int, store: Store, said: Statement) -> None:
         for part, sha256 in store.hashes("hop", k).items():
@@ -470,7 +470,7 @@ class Verifier:
         closed: Closed,
         said: Statement,
     ) -> None:
-        """What is known between two rounds, whether or not the models are."""
+        """Update what we know of a server between two rounds, with or without its model."""
         done = turn.done(closed.steps)
         mix = federation.decisions.mix(turn.view, done)
         server.memory, server.result = mix.memory, said["result"]
@@ -483,13 +483,13 @@ class Verifier:
             store.prune("start", k + 1)
 
     def _model(self) -> Tensor:
-        """What the run returns, by the servers' last statements."""
+        """The model that the run returns, according to the servers' last statements."""
         federation, k = self.federation.at(self.found.rounds - 1), self.found.rounds - 1
         models = []
         for d, server in self.servers.items():
             said = self.books.said(f"edge-{d}", k)
             if said is None or said.get("away") or said["guests"]:
-                raise NotAtHand(f"edge-{d} was not there, or others were away, in the last round")
+                raise NotAtHand(f"edge-{d} or another server missed the last round")
             body = self.bodies.get(said["result"], f"edge-{d}'s last model")
             if server.unsure:
                 raise NotAtHand(server.unsure)

@@ -1,4 +1,4 @@
-"""A deployment's nodes once more, with the code of the nodes, fed with what they signed."""
+"""Copies of a deployment's nodes: the nodes' own code, fed with what they signed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -30,40 +30,40 @@ from sdfeel.live.trust.names import role_and_number
 
 
 class NotAtHand(Exception):
-    """Something is needed that this verifier does not have."""
+    """The verifier lacks something that it needs to recompute a part."""
 
 
 class Deviates(Exception):
-    """A node did something that it should not have done."""
+    """A node deviated from what it should have done."""
 
 
 # Why an honest client's model may differ from ours.
 ELSEWHERE = (
-    "torch rounds differently where it trained than here, or nobody knows how it rounded there: "
-    "verify on a machine like its own; with training.engine=native, bits are the same everywhere"
+    "torch rounds differently where it trained than here, or it is unknown how it rounded there: "
+    "verify on a machine like that one; with training.engine=native, bits are the same everywhere"
 )
-# What computing with something raises that is not what it was said to be.
+# What computing raises if the input is not what its signer claimed.
 IMPOSSIBLE = (SdfeelError, ArithmeticError, LookupError, TypeError, ValueError, RuntimeError)
 
 
 def not_repeated(error: Exception) -> str:
-    """Why a part is not recomputed, where what was signed for cannot be computed with."""
+    """Why a part was not recomputed: what was signed cannot be used in a computation."""
     return f"it cannot be repeated ({printable(str(error))[:200] or type(error).__name__})"
 
 
 @dataclass
 class Bodies:
-    """Models that are known, by their hashes: files that servers kept, and what was recomputed.
+    """The models at hand, by their hashes: files that servers kept, and what was recomputed.
 
-    Several servers may bring a file of one name, and one of them another content.
+    Several servers may bring a file of the same name, and some of these a wrong content.
     """
 
     files: Mapping[str, Sequence[Path]] = field(default_factory=dict)
-    _rounds: dict[int, dict[str, bytes]] = field(default_factory=dict)  # the last two, recomputed
+    _rounds: dict[int, dict[str, bytes]] = field(default_factory=dict)  # of the last two
 
     @classmethod
     def of(cls, directory: Path, most: int) -> "Bodies":
-        """What is in the files of a directory; none is larger than `most` bytes."""
+        """The files that servers kept, except those larger than `most` bytes."""
         found: dict[str, list[Path]] = {}
         for path in (directory / NODES).glob(f"*/{KEPT_MODELS}/*/*"):
             if is_hash(path.name) and path.is_file() and path.stat().st_size <= most:
@@ -78,7 +78,7 @@ class Bodies:
         return sha256
 
     def __len__(self) -> int:
-        """How many were recomputed lately."""
+        """The number of models that were recomputed lately."""
         return sum(map(len, self._rounds.values()))
 
     def __contains__(self, sha256: str) -> bool:
@@ -98,7 +98,7 @@ class Bodies:
 
 @dataclass
 class Replayed(SyncExchange):
-    """A server's exchanges, with what it signed that it heard."""
+    """A server's exchanges, fed with the rows that it signed to have heard."""
 
     heard: Mapping[str, str] = field(default_factory=dict)
     away: frozenset[int] = frozenset()
@@ -126,17 +126,17 @@ class Replayed(SyncExchange):
 
 @dataclass
 class ServerCopy:
-    """One server as the verifier repeats it."""
+    """One server, as the verifier repeats its rounds."""
 
     number: int
     store: Store
     memory: Mapping[str, Any] = field(default_factory=dict)
     result: str | None = None  # of its last signed round
     unsure: str = ""  # why its rows are not known
-    known: bool = True  # are all its rounds so far? Then so is what it asks its clients for
+    known: bool = True  # are all its rounds so far at hand? Then we know its clients' steps
 
     def begin_anew(self, federation: Federation, k: int) -> None:
-        """With round `k` an epoch begins, and with it all rows but the model."""
+        """Reset all rows but the model, as an epoch begins with round `k`."""
         start, self.unsure = self.store.get("start", k), ""
         if start is None and federation.net.shelves:
             self.unsure = f"the model that edge-{self.number} began with is not known"
@@ -147,20 +147,20 @@ class ServerCopy:
 
 @dataclass
 class ClientCopy:
-    """One client as the verifier repeats it."""
+    """One client, as the verifier repeats its rounds."""
 
     client: Client
-    by_torch: bool = False  # so its bits are those of CPUs like its own
+    by_torch: bool = False  # then its bits depend on its CPU
     unsure: str = ""  # why what it keeps from round to round is not known
 
     def rounds_otherwise(self, own: Statement) -> bool:
-        """May it have trained, by what it signed, with other arithmetic than ours?"""
+        """According to its statement, may its arithmetic have differed from ours?"""
         return self.by_torch and own.get("arithmetic") != arithmetic()
 
 
 @dataclass
 class ClientCopies:
-    """Makes the clients of a deployment once more, from their files and data."""
+    """Makes copies of a deployment's clients, from their files and data."""
 
     directory: Path
     node: NodeFile  # where the shared files are
@@ -170,7 +170,7 @@ class ClientCopies:
     stack: ExitStack  # ends what was opened
 
     def made(self, federation: Federation, number: int) -> ClientCopy | str:
-        """A client with its data; or why it cannot be repeated."""
+        """A copy of a client with its data, or why its rounds cannot be repeated."""
         path = self.directory / NODES / f"client-{number}" / NODE
         node = read_node(path) if path.is_file() else self.node
         if node.trainer is not None:
@@ -178,7 +178,7 @@ class ClientCopies:
         if federation.private or federation.guard is not None:
             return "there is noise in its messages, drawn from a secret that only it knows"
         if federation.sums is not None:
-            return "what it sent is hidden under masks, drawn from a secret that only it knows"
+            return "its messages are masked, by a secret that only it knows"
         place = self.data.get(number, self.data.get(None, node.data))
         if place is not None and ":" not in place:
             place = str(Path(place).resolve())
@@ -201,7 +201,7 @@ def client_copy(
     temporary: Path,
     stack: ExitStack,
 ) -> ClientCopy:
-    """A client that trains by `train`, and remembers for as long as we look at it."""
+    """A copy of a client that trains by `train`; its memory lasts as long as the verification."""
     member = federation.member(number)
     samples = int(federation.net.samples[number])
     client = Client(member.schema, number, samples, Failover({}), by_torch(train), member.coding)
@@ -213,7 +213,7 @@ def client_copy(
 
 
 def data_of(words: Sequence[str]) -> dict[int | None, str]:
-    """Where clients' data are; under None for all that are not named."""
+    """The place of each client's data; under None that of all clients not named."""
     found: dict[int | None, str] = {}
     for word in words:
         name, equals, path = word.partition("=")
@@ -228,7 +228,7 @@ def data_of(words: Sequence[str]) -> dict[int | None, str]:
 
 
 def shared_files(directory: Path) -> NodeFile:
-    """The files that all nodes share, by the operator's node file or where they should be."""
+    """A node file with the shared files: the operator's, or one with their usual places."""
     path = directory / NODES / OPERATOR / NODE
     if path.is_file():
         return read_node(path)

@@ -1,4 +1,4 @@
-"""Is the model that was published what came out of the federation?"""
+"""Is the published model the one that the federation computed?"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,9 +19,9 @@ from sdfeel.run.store import read_events
 def published(
     directory: Path,
     outcome: Callable[[], Tensor],  # the mean of the servers' last models; or `NotAtHand`
-    named: Callable[[Tensor], Mapping[str, Tensor]],  # its tensors, as they are published
+    named: Callable[[Tensor], Mapping[str, Tensor]],  # its tensors, by the names in the file
 ) -> tuple[bool | None, str]:
-    """Whether the published model is the outcome (None: not known), and a sentence about it."""
+    """Whether the published model is the outcome (None: unknown), and a sentence about it."""
     path = directory / MODEL
     try:
         told = _told(directory)

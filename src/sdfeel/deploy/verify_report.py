@@ -8,12 +8,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is not as it must be: in which round (None: in no single one), and whose."""
+    """A deviation: the round (None if it is about no single one), the nodes, and a sentence."""
 
     round: int | None  # from 0
     nodes: tuple[str, ...]
     text: str
-    proven: bool = True  # nobody else can have made it so
+    proven: bool = True  # no other node can have caused it
 
     def sentence(self) -> str:
         return self.text if self.round is None else f"round {self.round + 1}: {self.text}"
@@ -21,16 +21,16 @@ class Finding:
 
 @dataclass
 class Verification:
-    """What was found."""
+    """The outcome of one verification."""
 
     rounds: int = 0
     signatures: int = 0
-    good: Counter[str] = field(default_factory=Counter)  # parts that are as signed, by kind
+    good: Counter[str] = field(default_factory=Counter)  # parts that match what was signed, by kind
     whole: list[int] = field(default_factory=list)  # rounds that were recomputed completely
     findings: list[Finding] = field(default_factory=list)
     unknown: dict[tuple[str, str], list[int]] = field(default_factory=dict)  # whose part, and why
     remarks: list[str] = field(default_factory=list)
-    published: bool | None = None  # is the published model what came out? None: not known
+    published: bool | None = None  # is the published model the outcome? None: unknown
     published_text: str = ""
 
     @property
@@ -39,7 +39,7 @@ class Verification:
 
     @property
     def first(self) -> Finding | None:
-        """The first deviation: in the first round, whatever is proven first."""
+        """The deviation in the earliest round; of several, one that is proven."""
         order = sorted(self.findings, key=lambda each: (each.round or 0, not each.proven))
         return order[0] if order else None
 
@@ -63,7 +63,7 @@ class Verification:
         yield self.verdict()
 
     def _grouped(self) -> dict[tuple[str, tuple[int, ...]], list[str]]:
-        """Whose parts could not be recomputed, by the reason and the rounds."""
+        """The nodes whose parts could not be recomputed, by reason and rounds."""
         found: dict[tuple[str, tuple[int, ...]], list[str]] = {}
         for (part, why), rounds in self.unknown.items():
             found.setdefault((why, tuple(rounds)), []).append(part)
@@ -114,7 +114,7 @@ class Verification:
 
 
 def spans(rounds: Iterable[int]) -> str:
-    """Round numbers for people.
+    """Round numbers, from 0, as people write them, from 1.
 
     >>> spans([0, 1, 2, 4])
     'rounds 1 to 3, 5'

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Gives a cluster what the manifests refer to. Run it in the directory that `deploy init` wrote, and
-# again after certificates or the network have changed: running nodes pick up what is new.
+# Creates the config maps and secrets that the manifests refer to. Run it in the directory that
+# `deploy init` wrote, and again after certificates or the network have changed: running nodes read
+# the new files.
 # Then: kubectl apply -f kubernetes.yaml, or: helm install federation ./helm
 set -eu
 give() {
