@@ -29,7 +29,7 @@ PATIENCE = 240.0  # seconds for whatever is waited for
 
 
 def possible() -> str:
-    """Why there can be no hosts here; nothing if there can."""
+    """Why this machine cannot have such hosts; "" if it can."""
     if shutil.which("ip") is None:
         return "`ip` of iproute2 is not installed"
     name = f"sdfeel-{os.getpid()}-try"
@@ -83,7 +83,7 @@ class Host:
         self.mend()
 
     def shape(self, rate: str, delay: str, loss: str) -> str:
-        """Make its cable slow; tells how far this kernel can."""
+        """Make its cable slow; returns how far this kernel can."""
         add = ["tc", "-n", self.space, "qdisc", "add", "dev", "eth0", "root"]
         if run(*add, "netem", "rate", rate, "delay", delay, "loss", loss, check=False):
             return f"{rate}, {delay}, {loss} lost"
@@ -175,7 +175,7 @@ class Stage:
         return stage
 
     def deliver(self, name: str) -> None:
-        """What docs/deploy.md says that a host must have."""
+        """Copy the files to a host that docs/deploy.md lists."""
         target = self.places[name].directory
         for shared in (EXPERIMENT, NETWORK):
             shutil.copy(self.files / shared, target / shared)
@@ -252,7 +252,7 @@ def last_line(directory: Path) -> dict[str, Any]:
 
 
 def simulated(directory: Path, settings: Sequence[str]) -> str:
-    """The hash of the model that `sdfeel run` comes to."""
+    """The hash of the model that `sdfeel run` computes."""
     words = [word for each in settings for word in ("--set", each)]
     called(directory, "run", *words, "--out", "simulated")
     return str(last_line(directory / "simulated")["model_sha256"])

@@ -59,7 +59,7 @@ def test_a_port_that_was_asked_for_is_kept_and_nobody_shares_one(
         (1, ["a:65536"], "'a:65536' is not a host"),
     ],
 )
-def test_hosts_that_cannot_be_are_refused(servers: int, hosts: list[str], words: str) -> None:
+def test_impossible_hosts_are_refused(servers: int, hosts: list[str], words: str) -> None:
     with pytest.raises(InputError, match=words):
         edge_addresses(servers, hosts)
 

@@ -32,7 +32,7 @@ def test_a_seeded_state_is_what_an_undisturbed_server_knows(
         assert dict(made.taken) == dict(edge.known.taken)
 
 
-def test_a_copy_of_a_memory_has_all_that_it_had_then(tmp_path: Path) -> None:
+def test_a_copy_of_a_state_is_complete(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store.put("start", 0, 0, b"small")
     store.put("hop", 0, 0, bytes(LARGE + 1))

@@ -35,7 +35,7 @@ def allowed(directory: Path) -> AllowList:
 
 
 class Pair:
-    """An edge server and a client that run through all that follows."""
+    """An edge server and a client that keep running through all commands."""
 
     def __init__(self, directory: Path) -> None:
         self.directory, self.server = directory, Server()
@@ -116,7 +116,7 @@ def test_a_revoked_node_comes_back_only_by_its_name(made: Path) -> None:
     assert allowed(made).serials(new.name) == (new.serial,)
 
 
-def test_an_identity_that_is_replaced_file_by_file_is_never_half_taken(made: Path) -> None:
+def test_an_identity_that_is_replaced_file_by_file_is_never_half_adopted(made: Path) -> None:
     home = made / "nodes" / "edge-0" / "identity"
     old = Identity.load(home)
     told: list[str] = []
@@ -141,7 +141,7 @@ def test_an_identity_that_is_replaced_file_by_file_is_never_half_taken(made: Pat
     assert "the previous certificate stays in force" in told[-1]
 
 
-def test_only_what_ends_soon_is_renewed(made: Path) -> None:
+def test_only_certificates_that_expire_soon_are_renewed(made: Path) -> None:
     certificates.renew(made, ["client-3"], days=20)
     done = certificates.renew(made, [], within=30)
     assert [each.directory.parent.name for each in done] == ["client-3"]
@@ -191,10 +191,10 @@ def test_what_cannot_be_is_refused_in_a_sentence(made: Path) -> None:
 
 @given(cuts=st.lists(st.integers(0, 400), min_size=1, max_size=4), data=st.data())
 @examples(100)
-def test_pieces_of_two_lists_are_one_of_them_or_no_list(
+def test_a_mixture_of_two_lists_is_never_accepted(
     cuts: list[int], data: st.DataObject, two_lists: list[str]
 ) -> None:
-    """However a copy is interrupted or overtaken, nobody is trusted who is on neither list."""
+    """However a copy is interrupted or overtaken, no node is trusted that is on neither list."""
     lists = two_lists
     ends = sorted({0, *cuts, max(map(len, lists))})
     mixed = "".join(data.draw(st.sampled_from(lists))[a:b] for a, b in pairwise(ends))

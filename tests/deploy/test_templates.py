@@ -62,7 +62,7 @@ def test_no_data_and_no_key_of_the_authority_are_among_a_nodes_files(made: Path)
 
 
 @pytest.mark.parametrize("name", ["compose.yaml", "kubernetes.yaml"])
-def test_descriptions_name_every_node_and_leave_no_blank(name: str, made: Path) -> None:
+def test_descriptions_name_every_node_and_leave_no_placeholder(name: str, made: Path) -> None:
     text = (made / name).read_text()
     assert "$" not in text
     for node in ("edge-0", "edge-1", "client-0", "client-4"):
@@ -70,7 +70,7 @@ def test_descriptions_name_every_node_and_leave_no_blank(name: str, made: Path) 
     assert "\t" not in text
 
 
-def test_liveness_asks_for_life_not_for_progress(made: Path, tmp_path: Path) -> None:
+def test_liveness_probes_ask_for_life_not_for_progress(made: Path, tmp_path: Path) -> None:
     """A node that waits for others for hours says so every second, and is left alone."""
     text = (made / "kubernetes.yaml").read_text()
     assert text.count("livenessProbe") == 7
@@ -110,7 +110,7 @@ def test_units_restart_a_killed_node_and_keep_the_rest_of_the_system_closed(made
         assert re.search(r"ProtectSystem=strict", text)
 
 
-def test_clients_with_data_of_their_own_count_by_it(tmp_path: Path) -> None:
+def test_clients_with_data_of_their_own_count_by_their_examples(tmp_path: Path) -> None:
     init(load(None, SETTINGS), tmp_path / "f", samples=[10, 20, 30, 40, 50])
     told = json.loads((tmp_path / "f" / "network.json").read_text())
     assert told["samples"] == [10, 20, 30, 40, 50]
@@ -119,19 +119,19 @@ def test_clients_with_data_of_their_own_count_by_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("host", [":7400", "a:b", "a:0", "a:70000", "a:b:1", "[fd00::zz]:1"])
-def test_a_host_that_is_none_is_refused(host: str) -> None:
+def test_an_invalid_host_is_refused(host: str) -> None:
     with pytest.raises(InputError, match="is not a host: write name or name:port"):
         edge_addresses(1, [host])
 
 
 @pytest.mark.parametrize("text", ["x = " + "9" * 5000, "x = " + "[" * 100_000, "x = \n", "\xff"])
-def test_a_node_file_of_nonsense_is_told_in_a_sentence(text: str, tmp_path: Path) -> None:
+def test_an_invalid_node_file_is_reported_in_a_sentence(text: str, tmp_path: Path) -> None:
     (tmp_path / NODE).write_text(text, encoding="latin-1")
     with pytest.raises(InputError, match="is not valid TOML"):
         read_node(tmp_path / NODE)
 
 
-def test_a_network_file_of_nonsense_is_told_in_a_sentence(tmp_path: Path) -> None:
+def test_an_invalid_network_file_is_reported_in_a_sentence(tmp_path: Path) -> None:
     path = tmp_path / "network.json"
     for text in ("[" * 100_000, "9" * 5000, "{}", "null", '{"reach": 3}'):
         path.write_text(text)

@@ -136,10 +136,10 @@ def test_a_client_that_cheated_in_one_round_is_found(cheat: str, keep: int, tmp_
 
 
 @pytest.mark.parametrize("said", ["a" * 64, None])
-def test_clients_that_trained_where_torch_rounds_otherwise_are_not_blamed(
+def test_clients_that_trained_where_torch_rounds_differently_are_not_blamed(
     said: str | None, tmp_path: Path
 ) -> None:
-    """A model that is right to the bit is right wherever it was trained."""
+    """A model with the right bits is right wherever it was trained."""
     how = cheating(3, 4, lambda task, model: model * (1 + 1e-6))
     village = played(tmp_path, train=how, arithmetic=said, policy=Policy(keep_models=10))
     found = verified(village, by_torch=True)
@@ -150,7 +150,7 @@ def test_clients_that_trained_where_torch_rounds_otherwise_are_not_blamed(
     assert finding.nodes == ("client-3",)
 
 
-def test_who_says_that_torch_rounds_there_as_here_is_held_to_it(tmp_path: Path) -> None:
+def test_a_client_that_claims_our_rounding_is_judged_by_it(tmp_path: Path) -> None:
     how = cheating(3, 4, lambda task, model: model * (1 + 1e-6))
     village = played(tmp_path, train=how, arithmetic=arithmetic())
     (finding,) = verified(village, by_torch=True).findings
@@ -274,7 +274,7 @@ LIES: list[Callable[[Any, Any], object]] = [  # about its second round, and the 
 def test_a_server_that_signs_nonsense_ends_no_verification_and_blames_nobody_else(
     tmp_path: Path,
 ) -> None:
-    """It signs whatever it says, and in the order in which it says it."""
+    """It signs whatever it states, in an intact chain."""
     village = played(tmp_path)
     _, others = lines(tmp_path, "edge-0")
     path, found = lines(tmp_path, "edge-1")
@@ -297,7 +297,7 @@ def test_a_server_that_signs_nonsense_ends_no_verification_and_blames_nobody_els
         assert all("edge-1" in each.nodes for each in checked.findings)
 
 
-def test_what_a_server_claims_without_a_signature_names_both(tmp_path: Path) -> None:
+def test_a_claim_about_a_server_without_its_signature_names_both_servers(tmp_path: Path) -> None:
     village = played(tmp_path)
     path, found = lines(tmp_path, "edge-0")
     for heard in found[1]["servers"].values():

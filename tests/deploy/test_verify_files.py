@@ -1,5 +1,5 @@
-"""Files that a verifier is given come from their nodes' hosts: none may end it, keep it busy, or
-blame somebody else."""
+"""A verifier's files come from the nodes' hosts: none may crash it, keep it busy for ever, or blame
+another node."""
 
 import hashlib
 import os
@@ -61,7 +61,9 @@ NO_MODELS: list[bytes] = [
 
 @pytest.mark.parametrize("number", range(len(NO_MODELS)))
 @pytest.mark.parametrize("field", ["start", "result", "rows", "heard", "offered"])
-def test_what_a_server_kept_may_be_no_model(field: str, number: int, tmp_path: Path) -> None:
+def test_kept_files_that_are_no_models_end_no_verification(
+    field: str, number: int, tmp_path: Path
+) -> None:
     village = played(tmp_path, policy=Policy(keep_models=20))
     sha256 = kept(village, "edge-1", NO_MODELS[number])
     path, found = lines(tmp_path, "edge-1")
@@ -107,7 +109,7 @@ def test_a_server_and_its_client_cannot_agree_on_other_steps(
 
 
 def test_no_host_brings_an_authority_of_its_own(tmp_path: Path) -> None:
-    """With it, it would forge the word of others."""
+    """With one, it could forge statements of other nodes."""
     village = played(tmp_path / "run")
     create_authority(tmp_path / "mine")
     path, found = lines(village.directory, "edge-0")

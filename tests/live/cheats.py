@@ -1,4 +1,4 @@
-"""Real processes of which some cheat in one round: for `sdfeel deploy verify` to find.
+"""Real processes, some of which cheat in one round, for `sdfeel deploy verify` to find.
 
 `python -m tests.live.cheats` plays all and prints what is found.
 """
@@ -72,7 +72,7 @@ def _cheating(home: str, cheat: str) -> None:
 def deployed(
     directory: Path, settings: tuple[str, ...], cheats: Mapping[str, str], keep_models: int = 0
 ) -> Verification:
-    """Deploy with real processes, of which these cheat, and verify."""
+    """Deploy with real processes, some of which cheat, and verify."""
     policy = PolicySection(keep_models=keep_models)
     deployment = LocalDeployment(load(None, [*SETTINGS, *settings]), directory, policy)
     processes = deployment.processes

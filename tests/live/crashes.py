@@ -44,7 +44,7 @@ ROUNDS = 2
 
 
 class Reaper:
-    """Kills whoever makes the n-th write to the disk: before it is done, or after."""
+    """Kills the server that makes the n-th write to its disk, before or after that write."""
 
     def __init__(self, patch: pytest.MonkeyPatch, at: int, when: str) -> None:
         self.count, self._at, self._when = 0, at, when
@@ -84,7 +84,7 @@ class Reaper:
 
 
 def _lose_half(file: Any) -> None:
-    """What was written and not yet synced may be there in part."""
+    """Cut what was written but not yet synced: after a power cut, it may be there in part."""
     if isinstance(file, int) and S_ISREG(os.fstat(file).st_mode):
         os.ftruncate(file, os.fstat(file).st_size // 2)
 
@@ -99,7 +99,7 @@ def village(directory: Path, name: str = "gossip") -> Village:
 
 
 def writes(directory: Path, name: str = "gossip") -> int:
-    """How often all servers together write in an undisturbed run."""
+    """How often all servers together write to their disks in an undisturbed run."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stores, "LARGE", 16)  # so that models are files, with all their steps
         tried = village(directory, name)

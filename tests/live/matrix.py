@@ -37,7 +37,7 @@ SETTINGS = [
 
 @dataclass(frozen=True)
 class Fort:
-    """A federation of which one edge server runs, and strangers knock at it."""
+    """A federation with one running edge server, which strangers call."""
 
     root: Path
     plaintext: str  # the address of a server that speaks no TLS
@@ -69,7 +69,7 @@ class Fort:
         write_atomic(self.root / "trust" / "allow.txt", (self.authority / "allow.txt").read_bytes())
 
     def resident(self, server: str) -> str:
-        """A client that belongs to this server."""
+        """The number of a client that belongs to this server."""
         homes = sorted((self.root / NODES).glob("client-?"))
         return next(home.name for home in homes if server in self.node(home).peers)
 
@@ -129,7 +129,7 @@ def _other_experiment(fort: Fort, home: Path, name: str) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """A stranger, and the words with which it is refused."""
+    """A stranger, and the words in which it is refused."""
 
     what: str
     role: str
@@ -207,7 +207,7 @@ def _http() -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Knock:
-    """How a stranger's process ended."""
+    """A stranger's process, and how it ended."""
 
     code: int
     seconds: float
@@ -215,7 +215,7 @@ class Knock:
 
 
 def knock(built: Fort, number: int, case: Case) -> Callable[[], Knock]:
-    """Start the stranger; the answer is for later."""
+    """Start the stranger's process; its outcome is read later."""
     name = "edge-1" if case.role == "edge" else built.resident(case.server)
     home = built.clone(name, str(number))
     case.prepare(built, home, name.replace("-", "/"))

@@ -150,7 +150,7 @@ def simulated(case: Case, rounds: int) -> str:
 
 
 def deployed(case: Case, kills: int, seed: int = 0) -> tuple[Outcome, bool]:
-    """How a case went on real processes, and whether its model is the simulator's."""
+    """Run a case on real processes: how it went, and whether its model is the simulator's."""
     with tempfile.TemporaryDirectory(prefix="parity-") as directory:
         outcome = disturbed(case.name, case.experiment(), Path(directory) / "run", kills, seed)
     expected = outcome.replayed_sha256 or simulated(case, outcome.rounds)

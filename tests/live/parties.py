@@ -53,7 +53,7 @@ class Federation:
 async def echo(
     caller: Caller, kind: str, header: dict[str, Any], body: bytes | None
 ) -> tuple[dict[str, Any], bytes | None]:
-    """Answers with who called, what it said and what it sent."""
+    """Answer with the caller's name, its header and its body."""
     return {"caller": f"{caller.role}/{caller.number}", **header}, body
 
 
@@ -76,13 +76,13 @@ async def serving(
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """A test that hangs is a failure, not a wait."""
+    """Run a test that must not hang: it fails after a while."""
     return asyncio.run(asyncio.wait_for(work, 300))
 
 
 @asynccontextmanager
 async def raw(address: str, identity: Identity) -> AsyncIterator[Callable[[], Any]]:
-    """A connection of somebody with a good certificate and no manners: opens bare streams."""
+    """A caller with a good certificate that ignores the protocol: it opens bare streams."""
     credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.cert)
     options = [
         ("grpc.ssl_target_name_override", "edge-0.sdfeel.sdfeel"),
@@ -94,7 +94,7 @@ async def raw(address: str, identity: Identity) -> AsyncIterator[Callable[[], An
 
 
 async def status(call: Any) -> tuple[grpc.StatusCode, str]:
-    """How the server ended a call, after everything that it sent."""
+    """The status with which the server ended a call, after everything that it sent."""
     with suppress(grpc.aio.AioRpcError):
         while await call.read() is not grpc.aio.EOF:
             pass
@@ -102,7 +102,7 @@ async def status(call: Any) -> tuple[grpc.StatusCode, str]:
 
 
 async def outage(peer: Peer, kind: str, words: str) -> str:
-    """What a caller is told of an outage; a busy machine has more time to find these words."""
+    """The words of an outage at a caller; a busy machine gets more time until they come."""
     for seconds in (0.5, 2.0, 8.0, 30.0):
         with pytest.raises(Unreachable) as caught:
             await peer.call(kind, {}, timeout=seconds)
@@ -114,6 +114,6 @@ async def outage(peer: Peer, kind: str, words: str) -> str:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for what another task does; `run` bounds the wait."""
+    """Wait for another task's effect; `run` bounds the wait."""
     while not condition():  # noqa: ASYNC110  (counters have no event)
         await asyncio.sleep(0.01)

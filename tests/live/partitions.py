@@ -18,7 +18,7 @@ from tests.live.wires import Wires
 
 @dataclass
 class Scissors:
-    """Cuts a server off from the others in some round, for some seconds and until it has shown."""
+    """Cuts a server off in some round, for some seconds, and until the cut has had an effect."""
 
     wires: Wires
     server: int
@@ -97,7 +97,7 @@ def waiting_partition(directory: Path, seconds: float, rounds: int = 20) -> Repo
 
 
 def _rounds_alone(directory: Path, server: int) -> int:
-    """How many rounds the journal of a server that runs shows since it first gave one up."""
+    """The rounds in a running server's journal since it first gave another one up."""
     events = read_events(directory / NODES / f"edge-{server}")
     alone = dropwhile(
         lambda e: not isinstance(e, Warned) or "without edge-" not in e.message, events

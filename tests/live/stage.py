@@ -1,4 +1,4 @@
-"""A small deployment of real processes on which trials are played, and what they see of it."""
+"""A small deployment of real processes for trials, and what was seen of it."""
 
 import time
 from collections.abc import Callable
@@ -88,7 +88,7 @@ class Once:
 
 @dataclass(frozen=True)
 class Report:
-    """How a trial went: as promised or not, and what was seen."""
+    """The outcome of a trial: whether it went as promised, and what was seen."""
 
     good: bool
     lines: list[str]
@@ -102,7 +102,7 @@ def undisturbed(rounds: int, directory: Path) -> str:
 
 
 def records(directory: Path, server: int) -> list[dict[str, Any]]:
-    """What a server that has ended remembers of its rounds."""
+    """The records of a server that has ended."""
     store = Store(directory / NODES / f"edge-{server}" / "state")
     try:
         return store.records()

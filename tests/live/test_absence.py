@@ -74,7 +74,7 @@ def test_servers_go_on_without_one_as_they_do_in_a_simulation(
 
 
 class Recorded(Outages):
-    """Who was there in each round of a deployed run, as its servers' own records say."""
+    """Who took part in each round of a deployed run, by its servers' own records."""
 
     def __init__(self, records: dict[int, dict[int, Any]]) -> None:
         super().__init__()

@@ -90,7 +90,7 @@ def test_an_offender_is_left_out_for_some_rounds_named_and_let_in_again(tmp_path
     )
 
 
-def test_a_client_is_not_left_out_for_what_another_of_its_servers_made_it_do(
+def test_a_client_is_not_left_out_for_a_bad_model_of_another_of_its_servers(
     tmp_path: Path,
 ) -> None:
     """Its work starts from the models of several servers, and one of them may be absurd."""
@@ -131,7 +131,7 @@ def test_a_quarantine_outlives_a_restart(tmp_path: Path) -> None:
     timeless.run(story())
 
 
-def test_where_all_clients_are_rejected_the_round_ends_with_the_model_it_had(
+def test_if_all_clients_are_rejected_the_round_keeps_its_model(
     tmp_path: Path,
 ) -> None:
     village = Village(SDFeel(tau1=2), network(), tmp_path, 4, train=lambda t: t.start * np.nan)
@@ -139,7 +139,7 @@ def test_where_all_clients_are_rejected_the_round_ends_with_the_model_it_had(
 
 
 async def exchange_with(edge: Edge, leader: int, model: Tensor, **more: Any) -> None:
-    """Another server holds this one and has it apply a model."""
+    """Another server locks this one and has it apply a model."""
     who, stamp = Who("edge", leader), {"federation": "f" * 64}
     await edge.handle(who, "lock", {"round": 0, "wait": 0, **stamp}, None)
     body = edge.federation.body(model)
@@ -163,7 +163,7 @@ def nested(depth: int) -> Any:
         *({"work": "0" * 64}, {"got": {"0": "0" * 64}}),
     ],
 )
-def test_a_client_cannot_sign_what_its_server_chokes_on_when_the_round_ends(
+def test_a_client_cannot_sign_a_statement_that_breaks_its_server_later(
     more: dict[str, Any], tmp_path: Path
 ) -> None:
     """What is kept with a result is read again at every restart: it must have its form, and say
@@ -218,7 +218,7 @@ def test_a_client_cannot_claim_more_steps_than_a_run_has(scheme: Scheme, tmp_pat
 def test_where_there_is_no_deadline_a_client_takes_the_steps_that_it_was_given(
     pace: Literal["experiment", "measured"], tmp_path: Path
 ) -> None:
-    """Whatever the policy: with fewer, it would have worked less than all who were honest."""
+    """Whatever the policy: with fewer steps it would do less work than honest clients."""
     village = Village(SDFeel(tau1=3), network(), tmp_path, 40, Policy(pace=pace))
 
     async def story() -> None:
@@ -281,7 +281,7 @@ def test_a_server_that_says_we_have_left_without_proof_is_left_out(
 
 
 def test_a_server_that_answers_at_once_is_not_asked_in_a_loop(tmp_path: Path) -> None:
-    """Whoever has nothing yet should wait with the answer; one that does not costs us nothing."""
+    """A server with nothing to answer should wait; one that does not costs us nothing."""
     asked: list[str] = []
 
     async def hasty(who: Who, kind: str, header: Header, body: bytes | None) -> Answer:
@@ -310,8 +310,8 @@ def test_a_client_does_not_race_round_a_server_that_answers_at_once() -> None:
     assert len(asked) < 400
 
 
-def test_a_flood_of_versions_is_told_only_so_often() -> None:
-    """Of a caller, and of a server that asks us again and again to introduce ourselves."""
+def test_a_flood_of_new_versions_is_logged_only_a_few_times() -> None:
+    """Versions of a caller, and of a server that asks us again and again to introduce ourselves."""
     told: list[str] = []
     series = __version__.rpartition(".")[0]
     reception = Reception("edge-0", About(), told.append)
@@ -526,7 +526,7 @@ def test_where_nobody_may_be_left_out_a_lying_server_stops_the_others_but_does_n
     assert torch.equal(village.models[0], simulated_server(0))
 
 
-def test_what_an_old_message_said_is_not_applied_again(tmp_path: Path) -> None:
+def test_an_old_message_is_not_applied_again(tmp_path: Path) -> None:
     village = Village(HEARSAY, network(), tmp_path, 40)
 
     async def story() -> None:

@@ -32,7 +32,7 @@ LIMITS = Limits(
 
 
 async def idle_tls(address: str, identity: Identity) -> asyncio.StreamWriter:
-    """A complete handshake with a good certificate, and then nothing."""
+    """A connection with a complete handshake and a good certificate, but without a call."""
     context = ssl.create_default_context(cadata=identity.ca.decode())
     context.check_hostname = False
     context.load_cert_chain(identity.directory / "cert.pem", identity.directory / "key.pem")
@@ -152,7 +152,7 @@ def test_addresses_are_read_in_every_spelling() -> None:
     assert parsed("unix:") == ("", 0)
 
 
-def test_people_hear_of_calls_that_were_turned_away_but_not_of_every_one(tmp_path: Path) -> None:
+def test_refused_calls_are_logged_but_not_every_one(tmp_path: Path) -> None:
     federation = Federation.create(tmp_path)
     told: list[str] = []
 
@@ -207,7 +207,7 @@ def _has_version_6() -> bool:
 
 
 @pytest.mark.skipif(not _has_version_6(), reason="no IPv6 here")
-def test_nodes_talk_and_are_guarded_and_probed_over_version_6(tmp_path: Path) -> None:
+def test_nodes_talk_and_are_guarded_and_probed_over_ipv6(tmp_path: Path) -> None:
     federation = Federation.create(tmp_path)
 
     async def story() -> None:

@@ -1,6 +1,6 @@
-"""What a node kept and cannot read is never taken for something else, and is said in one sentence.
+"""Damage to a node's files is never taken for something else, and is reported in one sentence.
 
-Whoever finds the damage: the round that is open, or a call that is being answered.
+It does not matter what finds the damage: the open round, or a call that is being answered.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ def remembered(directory: Path) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value is not None}
 
 
-def test_no_flipped_bit_becomes_another_memory(tmp_path: Path) -> None:
+def test_no_flipped_bit_changes_a_state_unnoticed(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store, store.commit():
         store.remember("state", {"k": 7, "steps": 35.0, "taken": {str(n): 11 for n in range(60)}})
         store.remember("closed", {"k": 7, "steps": {"0": 5}, "missing": []})
@@ -78,10 +78,10 @@ HURTS = {
 
 
 @pytest.mark.parametrize("hurt", HURTS)
-def test_a_server_that_finds_damage_while_it_answers_does_not_go_on_answering(
+def test_a_server_that_finds_damage_during_a_call_stops_answering(
     hurt: str, tmp_path: Path
 ) -> None:
-    """Otherwise its clients would ask for ever, and its page would say that it is well."""
+    """Otherwise its clients would ask for ever, and its page would say that it is healthy."""
     village = Village(SDFeel(tau1=2), network(), tmp_path)
 
     async def story() -> BaseException | None:
@@ -155,7 +155,7 @@ def test_no_line_of_a_log_and_no_status_ends_a_node(tmp_path: Path) -> None:
 
 
 def test_arrays_and_numbers_come_back_as_they_were(tmp_path: Path) -> None:
-    """A checksum is no part of what it protects, and a state without one is read as well."""
+    """A checksum does not change what it protects; a state without checksums can be read, too."""
     values: list[Any] = [None, 0, -1.5, "a\nb", [1, "\n"], {"x": [np.pi]}, "\n00000000", True]
     with closing(Store(tmp_path)) as store:
         for value in values:

@@ -1,4 +1,4 @@
-"""A client without torch takes part with the same bits, or says in a sentence why it cannot."""
+"""A client without torch takes part with the same bits, or a sentence says why it cannot."""
 
 import hashlib
 import json
@@ -80,7 +80,7 @@ def home(ready: Prepared, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own(home: Path, tmp_path: Path) -> Path:
-    """A copy of it, to do harm to."""
+    """A copy of that directory, to be damaged."""
     for path in home.iterdir():
         if path.is_file():
             (tmp_path / path.name).write_bytes(path.read_bytes())
@@ -272,7 +272,7 @@ def test_a_deployment_names_the_engine_that_was_chosen(ready: Prepared) -> None:
 
 
 class Bits:
-    """An engine, as far as its bits."""
+    """An engine that has only the name of its bits."""
 
     def __init__(self, bits: str) -> None:
         self.bits = bits

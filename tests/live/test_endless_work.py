@@ -64,7 +64,7 @@ def most_of(village: Village, server: int) -> int:
 
 @pytest.mark.parametrize("steps", [11, 2**31, 2**53 - 1])
 @pytest.mark.parametrize("scheme", [SDFeel(tau1=3), AsyncSDFeel(theta_min=4, staleness="hearsay")])
-def test_a_client_of_one_server_leaves_a_round_without_end(
+def test_a_client_of_one_server_declines_an_endless_round(
     scheme: Scheme, steps: int, tmp_path: Path
 ) -> None:
     """It used to train until somebody killed it, even when that server had long been replaced."""

@@ -79,13 +79,13 @@ def test_an_epoch_that_changes_nothing_changes_no_bit() -> None:
     assert simulated(experiment(same), 9) == simulated(experiment(), 9)
 
 
-def test_before_its_first_round_an_epoch_is_not_felt_and_then_it_is() -> None:
+def test_an_epoch_has_no_effect_before_its_first_round_and_one_from_then_on() -> None:
     chosen = experiment("5: client-0=none")
     assert simulated(chosen, 4) == simulated(experiment(), 4)
     assert simulated(chosen, 5) != simulated(experiment(), 5)
 
 
-def test_whoever_is_away_from_the_first_round_on_might_as_well_not_exist() -> None:
+def test_an_epoch_from_the_first_round_on_is_simply_the_first_network() -> None:
     ready = prepare(experiment("1: client-0=none"))
     assert ready.net.reach[0] == ()
     assert ready.decisions.epochs == ()
@@ -189,10 +189,10 @@ def rewritten(body: bytes) -> list[bytes]:
     ]
 
 
-def test_a_version_is_known_by_what_was_signed_however_a_server_passes_it_on(
+def test_a_version_is_identified_by_its_signed_document_however_it_is_passed_on(
     tmp_path: Path,
 ) -> None:
-    """Else one server could give each of the others another one, or fill their disks."""
+    """Otherwise a server could give each of the others a different version, or fill their disks."""
     desk = Desk(tmp_path)
     first, late = desk.version(1, 5), desk.version(1, 2)
     second = desk.version(2, 8, after=SignedNetwork.read(first, None).digest)
@@ -237,7 +237,7 @@ def test_a_version_that_overtakes_another_is_not_void(tmp_path: Path) -> None:
 def test_a_client_that_is_behind_is_told_so_even_by_a_server_whose_rounds_are_over(
     tmp_path: Path,
 ) -> None:
-    """It was killed, asks its first server, which has left, and is needed elsewhere."""
+    """It was killed, and asks its first server, which has left; another server needs it."""
     village = Village(SDFeel(tau1=2, alpha=1), network(), tmp_path, iterations=4)
     village.go()
     cluster = village.ended[0].cluster
@@ -353,8 +353,10 @@ def test_servers_that_join_leave_and_return_come_to_the_simulators_model(
 
 
 @pytest.mark.slow
-def test_a_change_under_way_takes_effect_and_a_late_one_nowhere(tmp_path: Path) -> None:
-    """By the operator's command while all run: a new client joins; what comes too late is void."""
+def test_a_change_during_a_run_takes_effect_everywhere_and_a_late_one_nowhere(
+    tmp_path: Path,
+) -> None:
+    """By the operator's command during a run: a new client joins; a change that is late is void."""
     chosen = load(None, [*SETTINGS, "training.iterations=150"])
     directory = tmp_path / "real"
     deployment = LocalDeployment(chosen, directory)

@@ -1,4 +1,4 @@
-"""Where a client turns to when its server is dead, and when it goes home."""
+"""To which server a client turns when its own is dead, and when it returns."""
 
 import asyncio
 from contextlib import suppress
@@ -24,7 +24,7 @@ WORK: Header = {"round": 4}
 
 @dataclass
 class House:
-    """A server that answers everything with this, or does not answer at all."""
+    """A server that gives the same answer to everything, or none."""
 
     work: Header | Exception
     asked: list[str] = field(default_factory=list)
@@ -50,7 +50,7 @@ def failover(home: House, *others: House) -> Failover:
 
 
 async def answers(where: Failover, times: int = 2) -> list[dict[int, Header]]:
-    """What is heard in this many turns."""
+    """The answers in this many attempts."""
     heard = [await where.work([0], QUESTION) for _ in range(times)]
     return [{d: header for d, (header, _) in found.items()} for found in heard]
 
@@ -165,7 +165,7 @@ def trained(task: Any) -> Any:
 
 @dataclass
 class OneOfTwo:
-    """A server of a client that has two: an honest one, or one that says what it likes."""
+    """One of a client's two servers: an honest one, or one that answers whatever it likes."""
 
     number: int
     mischief: str
@@ -200,7 +200,7 @@ class OneOfTwo:
 
 @pytest.mark.parametrize("mischief", LIES)
 def test_one_of_several_servers_cannot_keep_a_client_from_the_others(mischief: str) -> None:
-    """Whatever it says, it gets hardly more than half of the client's time."""
+    """Whatever it answers, it gets hardly more than half of the client's time."""
     servers = {d: OneOfTwo(d, mischief) for d in range(2)}
     links = {d: Link(f"edge-{d}", each, "") for d, each in servers.items()}
     life = 300.0 if mischief == "silence" else 40.0
@@ -233,7 +233,7 @@ def test_one_of_several_servers_cannot_keep_a_client_from_the_others(mischief: s
 
 @dataclass
 class Neighbour:
-    """Takes a guest in, and says what it likes; or a server that was dead, and is back later."""
+    """A host that answers whatever it likes, or a dead server that comes back later."""
 
     mischief: str
     back: float = 0.0  # when it answers; before, it is dead
@@ -278,7 +278,7 @@ GUESTS_LIES: dict[str, Header | Exception] = {
 
 @pytest.mark.parametrize("mischief", GUESTS_LIES)
 def test_a_host_cannot_keep_a_guest_from_its_own_server(mischief: str) -> None:
-    """Whatever it says, the guest is still there when its own server is back, and works for it."""
+    """Whatever the host answers, the guest works for its own server once that is back."""
     home, host = Neighbour("none", back=timeless.BEGIN + 8.0), Neighbour(mischief)
     witness = Neighbour("idle")  # of the rounds, which continue
     servers = dict(enumerate((home, host, witness)))

@@ -127,7 +127,7 @@ def test_servers_that_were_apart_leap_over_no_round_that_nobody_else_did(
 
 
 class _Paced(Village):
-    """A village whose clients need longer for one server than for another."""
+    """A village whose clients are slower at some servers than at others."""
 
     pace: Sequence[float] = (0.0, 0.0, 0.0)
     began: float = 0.0
@@ -237,7 +237,7 @@ def test_a_client_of_a_living_server_is_not_taken_in_however_often_it_asks(
 
 
 def test_a_guest_gets_no_work_while_its_own_server_lives(tmp_path: Path) -> None:
-    """Server 0 has not given up server 1, so a client of it asks in vain, and cannot push."""
+    """Server 0 has not given up server 1, so server 1's client asks in vain, however often."""
     village = Village(SDFeel(tau1=2), network(), tmp_path, 4, DROP)
     answers: list[Any] = []
 

@@ -25,8 +25,8 @@ Lie = Callable[[Header], Header]
 
 
 def lies_of(draw: random.Random, liar: int, servers: int) -> dict[str, Lie]:
-    """The liar says that there were many rounds: its own, others', now and then, or little by
-    little; or that there were none."""
+    """What a liar claims: that it or others did many rounds, now and then or little by little; or
+    that there were none."""
 
     def says(many: Callable[[int, int], int]) -> Lie:
         def lie(told: Header) -> Header:
@@ -76,7 +76,7 @@ class Rumours:
         return self.lie(told) if d == self.liar else told
 
     def _believed(self, me: int, told: Header) -> tuple[list[int], int]:
-        """As a server does: ask all if a message speaks of more rounds than it knows of."""
+        """As a server does: ask all servers if a message claims more rounds than it knows of."""
         if not self._bounded:
             return [min(n, HUGE) for n in told["heard"]], min(told["stamp"], HUGE)
         count = self.counts[me]

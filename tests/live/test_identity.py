@@ -1,4 +1,4 @@
-"""Who a node is, who says so, and how that ends."""
+"""A node's certificate: what it says, who issues it, and how it is revoked."""
 
 import os
 import ssl
@@ -144,7 +144,7 @@ def test_an_authority_issues_for_its_own_federation_only(federation: Federation)
         issue(federation.root / "authority", "edge/0", [], federation.root / "x", days=0)
 
 
-def test_an_identity_knows_when_it_ends(federation: Federation) -> None:
+def test_an_identity_knows_when_it_expires(federation: Federation) -> None:
     now = datetime.now(UTC)
     fresh = federation.issue("client/0")
     assert not fresh.expired()

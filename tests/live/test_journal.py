@@ -58,7 +58,7 @@ def test_counting_continues_from_the_first_record_that_is_kept() -> None:
 
 
 def test_phases_are_those_of_the_server_that_all_waited_for() -> None:
-    """Which of them ends last by a hair says nothing: the others waited while they mixed."""
+    """It does not matter which ends last by a hair: the others waited while they mixed."""
     slow = record(0, server=1, compute=0.8, upload=0.1, mix=0.1, ended=101.0)
     fast = record(0, server=0, compute=0.1, upload=0.1, mix=0.8, ended=101.001)
     told = RoundTally(servers=2).round({0: fast, 1: slow})

@@ -1,4 +1,4 @@
-"""Deployed sums under masks: the simulator's bits, whoever dies, and nothing for liars."""
+"""Deployed masked sums: the simulator's bits whoever dies, and nothing for a lying server."""
 
 import asyncio
 import json
@@ -82,8 +82,8 @@ def test_a_sum_of_one_is_not_made(tmp_path: Path) -> None:
     assert sorted(map(results.count, set(results))) == [1, 1, 2, 2, 2, 2]
 
 
-def test_a_server_sees_numbers_that_say_nothing(tmp_path: Path) -> None:
-    """What is on its disk of one client differs from what that client sent into the sum."""
+def test_a_server_sees_numbers_that_reveal_nothing(tmp_path: Path) -> None:
+    """What is on its disk of a client differs from the numbers that the client hid in the sum."""
     seen: dict[int, Any] = {}
 
     class Curious(Village):
@@ -147,7 +147,7 @@ def without_first(net: Network) -> Network:
     return Network(net.samples, ((), *net.reach[1:]), net.linked)
 
 
-def test_a_client_that_was_killed_goes_on_in_the_same_sum(tmp_path: Path) -> None:
+def test_a_client_that_was_killed_continues_in_the_same_sum(tmp_path: Path) -> None:
     """At every step of every round, once; those who repeat a step say the same again."""
     struck: set[tuple[int, str]] = set()
 
@@ -218,7 +218,7 @@ def test_a_server_that_lies_gets_no_update(
 
 
 class Watched(Village):
-    """Client 2 tells what it thinks of its server, and what it gave away is noted."""
+    """Notes why client 2 refuses its server, and everything that it sent."""
 
     told: list[str]
     restart: bool = False
@@ -334,7 +334,7 @@ def test_a_client_breaks_neither_its_server_nor_the_others(
 
 
 class Ruining(Village):
-    """Client 1 keeps to the form of every message, and not to what it should say."""
+    """Client 1 sends messages of the right form with false contents."""
 
     how: str = ""
 
@@ -359,7 +359,7 @@ class Ruining(Village):
 
 
 class FalseDealer(Contributor):
-    """Splits something else among the others than what it signed."""
+    """A client that hands out shares of something else than it signed."""
 
     def keys(self) -> Any:
         found = super().keys()
@@ -379,7 +379,7 @@ class FalseDealer(Contributor):
 def test_a_client_costs_a_sum_its_own_part_or_is_found_out(
     how: str, found_out: bool, rounds: int, dead: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """The others have their sum, at the latest in the round after they lost one to a liar."""
+    """The others get their sum, at the latest one round after a liar cost them one."""
     told: list[str] = []
     if how == "a seed":
         monkeypatch.setattr("sdfeel.live.client_masked_sums.Contributor", FalseDealer)

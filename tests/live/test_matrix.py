@@ -1,4 +1,4 @@
-"""Processes of strangers are refused soon, each in its own words, with an exit code."""
+"""Strangers' processes are soon refused, each with a sentence of its own and an exit code."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Faults are seen where they are: the audit log, disks, clocks, certificates, sudden ends."""
+"""Faults of a node are reported: audit logs, disks, clocks, certificates, sudden ends."""
 
 import asyncio
 import json
@@ -60,7 +60,7 @@ def test_calls_that_are_alike_become_one_line(tmp_path: Path) -> None:
     assert found.head == log.head
 
 
-def test_whoever_calls_in_ever_new_ways_fills_no_memory(tmp_path: Path) -> None:
+def test_calls_of_ever_new_kinds_fill_no_memory(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit.jsonl", clock=Clock())
     for n in range(MOST_KINDS + 10):
         log.note(replace(CALL, call=str(n)))
@@ -119,7 +119,7 @@ def test_a_crash_in_the_middle_of_a_line_breaks_no_chain(tmp_path: Path) -> None
     assert verified(log.path).lines == 2
 
 
-def test_a_log_that_was_put_aside_goes_on_in_a_new_file(tmp_path: Path) -> None:
+def test_a_log_that_was_moved_away_continues_in_a_new_file(tmp_path: Path) -> None:
     log = AuditLog(tmp_path / "audit.jsonl", clock=Clock())
     log.note(CALL)
     log.path.rename(tmp_path / "old.jsonl")
@@ -184,7 +184,7 @@ def test_a_server_audits_who_called_with_which_certificate_and_how_it_ended(tmp_
     assert audit.ANSWERED == "answered"
 
 
-def test_what_a_disk_does_not_take_is_told_from_other_errors(tmp_path: Path) -> None:
+def test_errors_of_the_disk_are_distinguished_from_others(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     store._base.execute("pragma max_page_count=8")
     with pytest.raises(sqlite3.OperationalError) as caught, store.commit():
@@ -306,7 +306,7 @@ def test_a_signal_ends_a_node_in_good_order(
     assert json.loads((tmp_path / "node" / STATUS).read_text())["ended"]
 
 
-def test_a_clock_that_jumps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_jumps_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         told: list[str] = []
         heart, now = pulse(tmp_path, told), time.time
@@ -325,7 +325,7 @@ def test_a_clock_that_jumps_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("days", "words"), [(20.01, "expires in 20 days"), (365, ""), (-1, "has expired")]
 )
-def test_a_certificate_that_expires_soon_is_told_once_a_day(
+def test_a_certificate_that_expires_soon_is_reported_once_a_day(
     days: float, words: str, tmp_path: Path
 ) -> None:
     async def story() -> None:
@@ -342,7 +342,7 @@ def test_a_certificate_that_expires_soon_is_told_once_a_day(
     completed(story())
 
 
-def test_a_process_that_was_killed_is_told_of_by_the_next(tmp_path: Path) -> None:
+def test_a_process_that_was_killed_is_reported_by_the_next_one(tmp_path: Path) -> None:
     for ended, count in ((False, 1), (True, 0)):
         told: list[str] = []
         (tmp_path / STATUS).write_text(json.dumps({"ended": ended}))
@@ -386,8 +386,8 @@ def test_a_node_is_run_by_one_process(tmp_path: Path) -> None:
     completed(story())
 
 
-def test_an_audit_log_that_was_copied_away_and_emptied_goes_on(tmp_path: Path) -> None:
-    """As programs that rotate logs do; others rename the file."""
+def test_an_audit_log_that_was_copied_away_and_emptied_continues(tmp_path: Path) -> None:
+    """Some programs rotate logs that way; others rename the file."""
     path = tmp_path / "audit.jsonl"
     log = AuditLog(path, clock=Clock())
     for n in range(3):

@@ -112,7 +112,7 @@ OVERHEAD = len(pack({MODEL: BLANK})) - 4 * SIZE  # bytes of a message in additio
 
 
 def saved(along: int) -> int:
-    """Bytes that rows in one message with a model need less than in messages of their own."""
+    """The bytes saved by rows that share a message with a model."""
     rows = {f"row{n + 1}": BLANK for n in range(along)}
     return (1 + along) * (OVERHEAD + 4 * SIZE) - len(pack({MODEL: BLANK, **rows}))
 
@@ -262,7 +262,7 @@ def test_no_update_is_given_away_twice(tmp_path: Path) -> None:
 def test_in_whatever_order_servers_ask_every_round_is_given_away_once(
     seed: int, tmp_path: Path
 ) -> None:
-    """A round far ahead keeps nobody from an earlier one, after a restart as before."""
+    """A round far ahead does not block earlier ones, even after a restart."""
     draws, first = random.Random(seed), dict[int, str]()
     for _ in range(4):  # of the client
         with closing(Store(tmp_path)) as store:
@@ -280,7 +280,7 @@ def test_in_whatever_order_servers_ask_every_round_is_given_away_once(
             assert rows.released(10**9 + 1) is None
 
 
-def test_rounds_all_over_the_place_end_and_the_next_one_is_worked_for(tmp_path: Path) -> None:
+def test_after_too_many_skipped_rounds_only_adjacent_ones_are_worked_for(tmp_path: Path) -> None:
     with closing(Store(tmp_path)) as store:
         rows = ClientRows(store, {})
         for k in range(7, 7 + 2 * MOST_SPANS, 2):
@@ -294,7 +294,7 @@ def test_rounds_all_over_the_place_end_and_the_next_one_is_worked_for(tmp_path: 
 
 
 def test_no_noisy_step_is_given_away_twice(tmp_path: Path) -> None:
-    """In whichever round: the noise of a step belongs to its number and to the first model."""
+    """In no round: a step's noise is drawn from its number and the round's first model."""
     with closing(Store(tmp_path)) as store:
         rows, a, b = ClientRows(store, {}), "a" * 64, "b" * 64
         for k, start in enumerate((a, b, a)):

@@ -71,7 +71,7 @@ def test_a_dead_client_is_waited_for_only_once(tmp_path: Path) -> None:
 
 
 async def worked_on(village: Village, past: dict[int, str], working: set[int]) -> int:
-    """Clients with a past, some of whom work and some of whom say nothing more.
+    """Clients of which some were left out before, some work, and some are silent.
 
     The round that is open as soon as three are over, or after 40 seconds.
     """
@@ -100,7 +100,7 @@ async def worked_on(village: Village, past: dict[int, str], working: set[int]) -
 
 
 @pytest.mark.parametrize("scheme", [FedAvg(tau1=2), FedAsync(tau1=2)], ids=["in step", "lanes"])
-def test_a_round_never_waits_for_the_silent_alone(scheme: Scheme, tmp_path: Path) -> None:
+def test_a_round_never_waits_for_silent_clients_alone(scheme: Scheme, tmp_path: Path) -> None:
     policy = Policy(dead_client="drop", client_deadline=2.0, quarantine=50)
     for seed in range(6 * MANY):
         draw = random.Random(seed)
@@ -110,7 +110,7 @@ def test_a_round_never_waits_for_the_silent_alone(scheme: Scheme, tmp_path: Path
         assert timeless.run(worked_on(village, past, working)) >= 3, (seed, past, working)
 
 
-def test_who_is_tried_because_others_are_silent_cannot_end_a_round_by_nonsense(
+def test_a_quarantined_client_that_may_try_again_cannot_end_a_round_by_nonsense(
     tmp_path: Path,
 ) -> None:
     policy = Policy(dead_client="drop", client_deadline=2.0, quarantine=50)
@@ -136,7 +136,7 @@ def test_who_is_tried_because_others_are_silent_cannot_end_a_round_by_nonsense(
     timeless.run(story())
 
 
-def test_who_brings_a_model_back_to_where_the_run_began_is_honest() -> None:
+def test_a_client_that_brings_a_model_back_to_the_initial_one_is_not_rejected() -> None:
     bounds, far = Bounds.of(torch.zeros(4), 1000.0), torch.full((4,), 1e7)
     bounds.check(torch.ones(4), far)
     bounds.check(far - 900, far)
@@ -144,7 +144,7 @@ def test_who_brings_a_model_back_to_where_the_run_began_is_honest() -> None:
         bounds.check(far / 2, far)
 
 
-def test_records_are_bounded_in_step_and_whole_out_of_step(tmp_path: Path) -> None:
+def test_synchronous_records_are_bounded_and_asynchronous_ones_complete(tmp_path: Path) -> None:
     few = Policy(keep_records=3)
     Village(SDFeel(tau1=2), network(), tmp_path / "in", 16, few).go()
     hearsay = AsyncSDFeel(theta_min=2, staleness="hearsay")

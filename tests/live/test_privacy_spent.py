@@ -1,4 +1,4 @@
-"""A deployment counts every message that a server saw, those that came too late, too."""
+"""A deployment counts every message that a server saw, even those that came too late."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -54,7 +54,7 @@ class Watched(Village):
 
 
 def counted(village: Village, budget: Budget) -> Releases:
-    """What an operator counts who reads the records of all servers in the end."""
+    """What an operator counts that reads all servers' records at the end."""
     found = Releases(budget, village.federation.net, village.iterations)
     rounds: dict[Any, list[dict[str, Any]]] = {}
     for d in village.federation.net.servers:
@@ -96,7 +96,7 @@ def test_no_message_goes_uncounted(budget: Budget, seed: int, tmp_path: Path) ->
     "scheme", [SDFeel(tau1=2), FedAvg(tau1=2, participants=4)], ids=["sd-feel", "fedavg"]
 )
 @pytest.mark.parametrize("masks", [False, True], ids=["messages", "masks"])
-def test_where_all_goes_well_it_is_the_epsilon_of_the_simulator(
+def test_without_faults_it_is_the_epsilon_of_the_simulator(
     scheme: Scheme, masks: bool, tmp_path: Path
 ) -> None:
     if masks and isinstance(scheme, FedAvg):
@@ -137,7 +137,7 @@ def test_rounds_without_a_record_count_as_if_everybody_had_answered() -> None:
     assert (found.spent[0] / SINGLE).tolist() == [6, 5, 2, 2, 2, 2, 1]
 
 
-def test_of_a_client_with_several_servers_others_may_see_all() -> None:
+def test_a_client_of_several_servers_counts_as_seen_by_others() -> None:
     """Two sums with the same noises reveal more than each of them alone."""
     net = network(overlap=True)
     found = Releases(CLIENTS, net, 10)
@@ -147,7 +147,7 @@ def test_of_a_client_with_several_servers_others_may_see_all() -> None:
 
 
 @pytest.mark.parametrize("told", [[], {"0": 1}, {"0": [1, 2]}, {"0": [-1, 1]}, {"x": [1, 1]}])
-def test_a_server_cannot_report_releases_that_are_none(told: Any, tmp_path: Path) -> None:
+def test_a_server_cannot_report_malformed_releases(told: Any, tmp_path: Path) -> None:
     village = Village(FedMes(tau1=2), network(), tmp_path, 2)
     village.go()
     store = Store(tmp_path / "edge-0")

@@ -1,4 +1,4 @@
-"""An operator puts the rounds of all servers in order, and waits for nobody who was left out."""
+"""An operator orders all servers' rounds, and waits for no server that was left out."""
 
 import json
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ RECORD: Record = {
 
 @dataclass(frozen=True)
 class Told:
-    """A server that tells these rounds, and then ends or falls silent."""
+    """A server that reports these rounds, and then ends or falls silent."""
 
     rounds: list[Record]
     ends: bool = True
@@ -86,8 +86,8 @@ def test_one_server_alone_goes_on_no_longer_than_the_others() -> None:
     assert told == [{0: k, 1: k, 2: k} for k in range(2)]
 
 
-def test_one_servers_word_makes_no_epoch() -> None:
-    """Of which the operator has no file; if most report it, the file is missing here."""
+def test_one_server_alone_cannot_announce_an_epoch() -> None:
+    """Without a file, the operator ignores it; if most servers report it, the file is missing."""
     false = [{**record, "epoch": 10**6} for record in rounds(2, 0, 1)]
     known = {0: [0, 1, 2], 1: [0, 1]}.get
     honest = [Told(rounds(d, 0, 1)) for d in (0, 1)]
@@ -104,7 +104,7 @@ def test_a_dead_server_behind_a_dead_one_is_not_waited_for() -> None:
     assert in_order(alone, *dead) == [{0: 0, 1: 0, 2: 0}, {0: 1}, {0: 2}]
 
 
-def test_without_a_word_that_it_was_left_out_a_silent_server_is_waited_for() -> None:
+def test_a_silent_server_is_waited_for_unless_another_reports_that_it_was_left_out() -> None:
     living = [Told(rounds(d, 0, 1)) for d in (0, 1)]
     links = dict(enumerate([*living, Told(rounds(2, 0), ends=False)]))
     records = Records(

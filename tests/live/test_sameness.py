@@ -1,4 +1,4 @@
-"""Before two nodes work together they say what they carry out; a difference is one sentence."""
+"""Before two nodes work together they compare what they run; a difference is one sentence."""
 
 import base64
 import json
@@ -43,7 +43,7 @@ def test_every_difference_is_named_with_both_values_and_a_way_out(key: str) -> N
     assert str(caught.value) == expected
 
 
-def test_what_one_side_does_not_know_of_itself_is_not_compared() -> None:
+def test_facts_that_one_side_does_not_tell_are_not_compared() -> None:
     device = replace(OURS, torch=None, model=None, initial=None)
     assert OURS.check("edge-0", "client-3", device.told()) == []
     assert device.check("client-3", "edge-0", OURS.told()) == []
@@ -51,7 +51,7 @@ def test_what_one_side_does_not_know_of_itself_is_not_compared() -> None:
 
 
 def test_epochs_are_compared_where_they_have_the_same_number() -> None:
-    """A node that is behind learns of the newer one; two of one number are a fork."""
+    """A node that is behind learns of the newer one; two versions of one number are a fork."""
     known = About().in_epoch(2, "a" * 64)
     for other in (About(), known, known.in_epoch(1, "b" * 64), known.in_epoch(3, "c" * 64)):
         assert known.check("edge-0", "edge-1", other.told()) == []
@@ -79,7 +79,7 @@ def test_cpus_on_which_torch_rounds_differently_work_together_and_say_so() -> No
 
 
 @pytest.mark.parametrize("nonsense", [None, 3, [], {}, {"torch": "2.13.0"}, "sdfeel"])
-def test_who_says_nothing_of_itself_is_refused(nonsense: object) -> None:
+def test_a_node_that_tells_nothing_about_itself_is_refused(nonsense: object) -> None:
     with pytest.raises(Refused, match="client-3 does not say which sdfeel it runs"):
         OURS.check("edge-0", "client-3", nonsense)
 
@@ -136,7 +136,7 @@ def test_a_caller_that_comes_back_with_other_code_is_refused_from_then_on() -> N
     timeless.run(story())
 
 
-def test_a_caller_holds_the_server_to_the_same() -> None:
+def test_a_caller_checks_the_server_in_the_same_way() -> None:
     lenient = House(OURS)
     told: list[str] = []
     link = Link(

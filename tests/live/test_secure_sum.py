@@ -1,4 +1,4 @@
-"""A sum under masks is the plain sum, whoever dies when; a lying server learns nothing more."""
+"""A masked sum is the plain sum, whoever dies when, and a lying server learns nothing else."""
 
 import hashlib
 from dataclasses import dataclass, field
@@ -86,7 +86,7 @@ class Play:
     count=st.integers(2, 7),
     dies=st.dictionaries(st.integers(0, 6), st.sampled_from(STEPS), max_size=4),
 )
-def test_whoever_dies_at_any_step_the_sum_is_exact_or_not_seen(
+def test_when_clients_die_at_any_step_the_sum_is_exact_or_not_revealed(
     count: int, dies: dict[int, str]
 ) -> None:
     play = Play(count, {n: step for n, step in dies.items() if n < count})
@@ -100,7 +100,7 @@ def test_whoever_dies_at_any_step_the_sum_is_exact_or_not_seen(
         assert play.total().tolist() == expected.tolist()
 
 
-def test_what_a_client_sends_looks_like_nothing_and_differs_in_every_sum() -> None:
+def test_what_a_client_sends_looks_random_and_differs_in_every_sum() -> None:
     play = Play(4)
     play.until_numbers()
     sent = play.server.numbers[0]
@@ -187,7 +187,9 @@ def test_enough_shares_give_the_secret_and_fewer_do_not(
 
 
 @pytest.mark.parametrize(("clients", "threshold"), [(6, 4), (6, 7), (3, 2)])
-def test_a_threshold_that_a_server_could_play_with_is_refused(clients: int, threshold: int) -> None:
+def test_a_threshold_too_low_against_a_lying_server_is_refused(
+    clients: int, threshold: int
+) -> None:
     with pytest.raises(Rejected, match="more than two thirds"):
         Sitting("x", tuple(range(clients)), threshold)
 

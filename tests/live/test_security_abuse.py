@@ -72,7 +72,7 @@ def test_an_endless_stream_ends_within_the_cap_and_a_chunk(
     run(story())
 
 
-def test_a_body_that_ends_early_or_comes_in_crumbs_is_refused(federation: Federation) -> None:
+def test_a_body_that_ends_early_or_comes_in_tiny_chunks_is_refused(federation: Federation) -> None:
     async def story() -> None:
         async with (
             serving(federation) as (address, _),
@@ -487,7 +487,7 @@ def test_a_malicious_server_cannot_flood_its_caller(
 
 
 @pytest.mark.parametrize("word", [b"gimme", GO], ids=["does not ask", "does not listen"])
-def test_a_malicious_server_cannot_have_a_long_body_its_own_way(
+def test_a_malicious_server_cannot_break_the_protocol_of_long_bodies(
     federation: Federation, word: bytes
 ) -> None:
     async def story() -> None:

@@ -284,7 +284,7 @@ def test_a_server_that_hangs_up_before_tls_is_an_outage(ours: Federation) -> Non
 def test_a_server_that_tells_by_an_alert_that_it_does_not_trust_us_is_heard(
     ours: Federation, theirs: Federation
 ) -> None:
-    """Other TLS libraries than gRPC's say why before they hang up."""
+    """TLS libraries other than gRPC's give the reason before they hang up."""
 
     async def story() -> None:
         edge, stranger = ours.issue("edge/0"), theirs.issue("client/0")
@@ -334,7 +334,7 @@ def test_tls_1_3_is_what_two_nodes_speak(ours: Federation) -> None:
 
 
 def test_a_connection_does_not_outlive_its_certificate_for_long(ours: Federation) -> None:
-    """Certificates are looked at when connecting, so every connection ends some time."""
+    """Certificates are checked when a connection opens, so every connection ends at some time."""
 
     async def story() -> None:
         limits = replace(LIMITS, connection_seconds=0.2)

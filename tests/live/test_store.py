@@ -1,4 +1,4 @@
-"""What a node remembers is whole, first-come, bounded and checked."""
+"""A node's state: commits are whole, the first write wins, size is bounded, damage is found."""
 
 import shutil
 import sqlite3
@@ -90,12 +90,12 @@ def test_one_wrong_bit_is_noticed(store: Store) -> None:
         store.get("start", 0, 0)
 
 
-def test_two_nodes_cannot_share_a_memory(store: Store) -> None:
+def test_two_nodes_cannot_share_a_state(store: Store) -> None:
     with pytest.raises(RunError, match="another process runs this node; stop one"):
         Store(store.directory)
 
 
-def test_a_foreign_file_is_no_memory(tmp_path: Path) -> None:
+def test_a_file_of_another_program_is_no_state(tmp_path: Path) -> None:
     (tmp_path / "state.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(RunError, match=r"is damaged .* restore a backup"):
         Store(tmp_path)
@@ -111,7 +111,7 @@ def test_old_records_are_forgotten(store: Store) -> None:
     assert store.last_record() == {"k": 6}
 
 
-def test_the_state_of_another_version_is_not_guessed_at(tmp_path: Path) -> None:
+def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
     Store(tmp_path).close()
     Store(tmp_path).close()  # our own is taken
     base = sqlite3.connect(tmp_path / "state.sqlite")
@@ -141,7 +141,7 @@ def everything(store: Store) -> None:
     store.check()
 
 
-def test_whatever_happens_to_the_file_is_told_as_damage(tmp_path: Path) -> None:
+def test_whatever_happens_to_the_file_is_reported_as_damage(tmp_path: Path) -> None:
     store = Store(tmp_path / "state")
     with store.commit():
         store.remember("state", {"k": 7, "taken": {str(n): n for n in range(200)}})

@@ -1,4 +1,4 @@
-"""What one node says about local iterations cannot end a run early, or keep it from ending."""
+"""No single node's claims about local iterations can end a run early, or keep it going."""
 
 import asyncio
 import heapq

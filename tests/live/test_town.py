@@ -1,4 +1,4 @@
-"""Experiments of all kinds, deployed: the simulator's model, and nobody is blamed for it."""
+"""Experiments of all kinds, deployed: the simulator's model, and no node is blamed."""
 
 import random
 import warnings
@@ -32,7 +32,7 @@ def test_an_honest_deployment_has_the_simulators_bits_and_is_verified(
     assert tried(Draw(choice, clients, servers, more, kills=3, seed="honest")) is None
 
 
-def test_so_has_any_other() -> None:
+def test_any_other_experiment_has_the_simulators_bits_too() -> None:
     seed, deployed = str(random.randrange(10**9)) if MANY > 1 else "b", 0
     for number in range(60 * MANY):
         try:
@@ -46,7 +46,7 @@ def test_so_has_any_other() -> None:
 
 
 @pytest.mark.parametrize("servers", [2, 5, 9])
-def test_what_a_scheme_needs_is_asked_with_ages_that_can_be(servers: int) -> None:
+def test_a_schemes_needs_are_found_without_impossible_ages(servers: int) -> None:
     words = [f"network.servers={servers}", "network.clients=20", "model.name=logistic"]
     words += ["scheme.name=async-sd-feel", "scheme.staleness=global", "training.engine=loop"]
     ready = prepare(load(None, words))

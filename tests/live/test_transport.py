@@ -113,7 +113,9 @@ def test_a_claim_to_be_somebody_else_is_refused(federation: Federation) -> None:
     run(story())
 
 
-def test_who_may_not_send_is_turned_away_before_the_body(federation: Federation) -> None:
+def test_a_caller_without_permission_is_refused_before_its_body_is_read(
+    federation: Federation,
+) -> None:
     def nobody(caller: Caller, kind: str, header: dict[str, Any]) -> None:
         raise Refused(f"{caller.role}/{caller.number} is not of this cluster")
 
@@ -209,7 +211,7 @@ def test_a_message_is_sent_again_when_its_answer_was_lost(federation: Federation
 
 
 class Cable:
-    """A way to a server that can go dead without a word, as a radio link does."""
+    """A connection to a server that can die silently, as a radio link does."""
 
     def __init__(self, address: str) -> None:
         self._host, port = address.split(":")
@@ -237,7 +239,7 @@ class Cable:
 
 
 @pytest.mark.slow
-def test_a_connection_that_goes_dead_without_a_word_is_noticed(federation: Federation) -> None:
+def test_a_connection_that_dies_silently_is_noticed(federation: Federation) -> None:
     async def story() -> None:
         asked = 0
         arrived, never = asyncio.Event(), asyncio.Event()

@@ -58,7 +58,7 @@ class _Selector(selectors.DefaultSelector):
 
 
 class _AtOnce(ThreadPoolExecutor):
-    """What `asyncio.to_thread` hands over is done here and now."""
+    """Does at once, in this thread, what `asyncio.to_thread` hands over."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
         done: Future[T] = Future()

@@ -318,7 +318,7 @@ def drawn(seed: str, number: int) -> Draw:
 
 
 def tried(draw: Draw) -> str | None:
-    """What does not hold; nothing if all does. SdfeelError if it cannot be deployed."""
+    """The promises that do not hold. SdfeelError if the experiment cannot be deployed."""
     with tempfile.TemporaryDirectory(prefix="town-") as temporary:
         files, run = Path(temporary) / "files", Path(temporary) / "run"
         ready = prepare(load(None, draw.settings(files)))

@@ -53,7 +53,7 @@ def away_for(deployment: LocalDeployment, seconds: float) -> Once:
 
 
 def returning_edge(directory: Path, seconds: float = 10.0, rounds: int = 90) -> Report:
-    """The dead server comes back: its clients go home, and all are together again."""
+    """The dead server comes back: its clients return, and all servers are in step again."""
     policy = PolicySection(dead_edge="drop", edge_deadline=2.0)
     deployment = LocalDeployment(experiment(rounds), directory, policy)
     story = play(deployment, away_for(deployment, seconds), pause=0.2)
@@ -67,7 +67,7 @@ def returning_edge(directory: Path, seconds: float = 10.0, rounds: int = 90) -> 
 
 
 def awaited_edge(directory: Path, seconds: float = 8.0, rounds: int = 15) -> Report:
-    """The same where servers are waited for: clients ask in vain, and the model is as it was."""
+    """The same where servers are waited for: clients ask in vain, and the model does not change."""
     policy = PolicySection(dead_edge="drop")
     deployment = LocalDeployment(experiment(rounds), directory / "killed", policy)
     for d in range(3):
@@ -176,7 +176,7 @@ def power_cut(directory: Path, rounds: int = 15) -> Report:
 
 
 def full_disk(directory: Path, rounds: int = 15) -> Report:
-    """A server's disk takes nothing for a while: one sentence, and no bit is lost."""
+    """A server's disk is full for a while: one sentence, and no bit is lost."""
     deployment = LocalDeployment(experiment(rounds), directory / "full")
     home = directory / "full" / NODES / "edge-1"
     seen: list[str] = []

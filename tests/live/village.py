@@ -49,7 +49,7 @@ PATH = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
 
 
 class Killed(BaseException):
-    """What stands for kill -9 in a test: no handler of the program may catch it."""
+    """Stands for kill -9 in a test: no handler of the program may catch it."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ COST = Cost(np.array([1.0, 2.0, 1.5, 1.0, 3.0, 2.5]), 32.0 * SIZE, RATES)
 
 
 def decided(scheme: Scheme, net: Network, seed: int, packing: Packing | None) -> Decisions:
-    """What all go by; with sums in place of messages, if that is how these are made."""
+    """The decisions of all nodes; with masked sums, if messages are hidden in them."""
     found = Decisions.of(scheme, net, COST, seed, LOCAL)
     return found if packing is None or packing.sums is None else found.with_masked_sums
 
@@ -355,7 +355,7 @@ class Village:
 
 @dataclass(frozen=True)
 class Answering:
-    """The far end of a link that has no network: a function answers whatever is asked."""
+    """The far end of a link without a network: a function answers every call."""
 
     answer: Callable[[str, Header], Reply]
 
