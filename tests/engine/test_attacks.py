@@ -31,7 +31,7 @@ def attack(kind: str, *clients: int, strength: float | None = None) -> Attack:
 
 
 @pytest.mark.parametrize("theirs", NAMES)
-def test_attacks_that_know_the_honest_ones_agree_with_byzfl(theirs: str) -> None:
+def test_attacks_that_see_honest_updates_agree_with_byzfl(theirs: str) -> None:
     """`make test-byzfl` records what byzfl makes of the same rows."""
     honest = torch.tensor(BYZFL["honest"], dtype=torch.float64)
     found = attack(NAMES[theirs], 0).common_lie(honest)

@@ -1,4 +1,4 @@
-"""Clients side by side give the loop's models, up to rounding; what cannot be, says why."""
+"""Clients side by side give the loop's models, up to rounding; refusals give the reason."""
 
 from dataclasses import replace
 from typing import Any
@@ -39,7 +39,7 @@ def convolution() -> nn.Module:
 
 
 class Residual(nn.Module):
-    """What the native engine does not take."""
+    """A model that the native engine refuses."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -129,7 +129,7 @@ def test_a_gradient_is_that_of_training_without_dropout() -> None:
     torch.testing.assert_close(gradient, torch.cat(parts), rtol=1e-4, atol=1e-5)
 
 
-def test_asking_disturbs_neither_the_round_nor_torch() -> None:
+def test_a_gradient_in_between_disturbs_neither_the_round_nor_torch() -> None:
     own = messy()
     tasks = [Task(0, own.initial(), 3, first) for first in (0, 5)]
     expected = [row.clone() for row in own.train(tasks)]

@@ -57,7 +57,7 @@ def test_a_local_step_is_plain_sgd_on_the_addressed_batches() -> None:
     assert torch.equal(trained(own, [task(own, first=3)])[0], expected)
 
 
-def test_neither_order_nor_company_changes_a_result() -> None:
+def test_neither_order_nor_other_tasks_change_a_result() -> None:
     own = engine(build("mnist-cnn", (1, 28, 28), 10, 0))
     data = examples()
     big = Examples(nn.functional.interpolate(data.x, size=(28, 28)), data.y)

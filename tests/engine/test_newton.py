@@ -146,7 +146,7 @@ def test_the_identity_reproduces_plain_sgd_bit_for_bit(scheme: Scheme) -> None:
     assert own.layout == plain.layout
 
 
-def test_any_model_learns_and_order_and_company_change_nothing() -> None:
+def test_any_model_learns_and_order_and_other_tasks_change_nothing() -> None:
     own = pictures()
     simulation = after(own, SDFeel(tau1=3), 12)
     before, now = own.evaluate(own.initial()), own.evaluate(simulation.model())

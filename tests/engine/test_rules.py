@@ -155,7 +155,7 @@ def test_clipping_shortens_differences_to_the_own_row(seed: int) -> None:
 
 @SEEDS
 @given(st.integers(0, 10_000), st.sampled_from(VOTED))
-def test_who_comes_first_makes_no_difference(seed: int, rule: Rule) -> None:
+def test_the_order_of_rows_makes_no_difference(seed: int, rule: Rule) -> None:
     draws = np.random.default_rng(seed)
     rows, votes = draws.normal(size=(9, 7)), draws.random(9) + 0.1
     own, order = draws.normal(size=7), draws.permutation(9)
@@ -201,7 +201,7 @@ def test_liars_add_at_most_what_cs_takes_from_the_honest(seed: int, liars: int) 
     assert off <= bound + (clipped if liars else 0) + 1e-9
 
 
-def test_who_listens_to_too_few_moves_by_the_shorter_difference() -> None:
+def test_a_server_with_too_few_neighbours_moves_by_the_shorter_difference() -> None:
     rows = [[0.0], [2.0], [-100.0]]  # itself, a neighbour, and one that may lie
     assert combined(ClippedSum(1), rows, [0.4, 0.3, 0.3], [0.0]).tolist() == [0.0]
     assert combined(ClippedSum(0), rows, [0.4, 0.3, 0.3], [0.0]) == pytest.approx([-29.4])
@@ -238,7 +238,7 @@ def test_a_rule_of_ones_own_must_give_a_model() -> None:
 
 
 @pytest.mark.parametrize("rule", [Median(), Trimmed(0.2)])
-def test_the_same_numbers_stay_in_the_order_of_their_rows(rule: Rule) -> None:
+def test_equal_numbers_stay_in_the_order_of_their_rows(rule: Rule) -> None:
     """Sorting must not decide whose vote is trimmed where many numbers are the same."""
     draws = np.random.default_rng(4)
     rows, votes = draws.integers(0, 3, size=(50, 3000)).astype(float), draws.random(50)
@@ -293,7 +293,7 @@ def test_one_row_alone_stays_as_it_is(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("rule", VOTED)
-def test_where_nobody_has_a_say_the_own_row_stays(rule: Rule) -> None:
+def test_without_any_vote_the_own_row_stays(rule: Rule) -> None:
     own = np.array([1.0, 2.0])
     assert combined(rule, [[np.nan, 0.0], [1.0, np.inf]], [0.5, 0.5], own).tolist() == [1.0, 2.0]
     assert combined(rule, [[3.0, 0.0]], [0.0], own).tolist() == [1.0, 2.0]

@@ -29,7 +29,7 @@ def test_a_clear_verdict_must_not_flip() -> None:
     assert str(flip) == "4a, claim a under reading A: 'holds' became 'not decided'"
 
 
-def test_a_close_one_may() -> None:
+def test_a_close_verdict_may_flip() -> None:
     kept, now = record(a=("holds", 0.1, 3.0)), record(a=("not decided", -0.1, 3.0))
     (flip,) = flips(kept, now)
     assert not flip.clear

@@ -135,7 +135,7 @@ def test_fewer_seeds_asked_for_later_drop_nothing_that_is_kept() -> None:
     assert found.runs == runs
 
 
-def test_all_are_those_that_have_the_scale() -> None:
+def test_all_means_every_figure_that_has_the_scale() -> None:
     small = {each.name for each in chosen("all", "small")}
     assert small == {each.name for each in FIGURES.values() if "small" in each.scales}
     cifar = {each.name for each in FIGURES.values() if each.data == "cifar10"}
@@ -157,7 +157,7 @@ def test_every_reading_of_every_figure_has_lines_with_keys_of_their_own(name: st
             assert {(panel.reading, label) for label in panel.labels} <= {p[:2] for p in labels}
 
 
-def test_signs_are_not_surer_in_company_than_they_are_alone() -> None:
+def test_signs_are_no_surer_together_than_they_are_alone() -> None:
     """Five seeds of five by a fair coin: 1/16 on both sides, whatever they are compared with."""
     signs, gaps = each([True] * 5), more(np.array([1.0, 1.2, 0.9, 1.1, 1.0]), np.zeros(5))
     claim = FIGURES["4a"].claims[0]

@@ -259,7 +259,7 @@ def test_what_happens_after_the_window_changes_no_verdict(
     st.lists(st.sampled_from([0, 1, 2, 3, 5, 8]), min_size=1, max_size=4),
     st.sampled_from([-1.0, 1.0]),
 )
-def test_seeds_that_decide_nothing_alone_decide_nothing_in_company(
+def test_seeds_that_decide_nothing_alone_decide_nothing_as_parts(
     counts: list[int], sign: float
 ) -> None:
     """A whole is decided as if parts with too few seeds could fall either way."""

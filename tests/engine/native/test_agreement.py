@@ -131,7 +131,7 @@ def every_output_counts() -> nn.Module:
     )
 
 
-def test_convolutions_all_of_whose_outputs_have_a_gradient() -> None:
+def test_convolutions_whose_outputs_all_have_a_gradient() -> None:
     shape = (2, 9, 19)
     assert_agrees(seeded(every_output_counts), examples(shape), Training(0.05, 10))
 

@@ -65,7 +65,7 @@ def test_a_damaged_library_is_built_again(own_cache: Path) -> None:
 
 
 def building(pipe: Connection) -> None:
-    """As soon as both are there."""
+    """Build a model as soon as both processes are there."""
     pipe.send("ready")
     received(pipe)
     pipe.send(isinstance(create(), NativeEngine))
@@ -241,7 +241,9 @@ def test_tiles_are_chosen_by_what_the_system_says_of_the_cpu() -> None:
 
 
 @needs_compiler
-def test_the_headers_hear_what_tiles_are_chosen_by(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_headers_get_the_flags_by_which_tiles_are_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     code = (
         '#include "vectors.hpp"\nextern "C" int whole() { return sdfeel::WHOLE; }\n'
         'extern "C" int cache() { return sdfeel::FIRST_CACHE; }\n'
@@ -254,7 +256,7 @@ def test_the_headers_hear_what_tiles_are_chosen_by(monkeypatch: pytest.MonkeyPat
     assert (plain.whole(), plain.cache()) == (0, 32768)
 
 
-def test_instructions_are_asked_for_only_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instructions_are_chosen_only_inside_the_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "cpu", lambda: " ".join(sorted(build.AVX2)))
     compiler, zig = ("g++",), build.ZIG
     assert (build.available_sets(), build.code_instructions()) == (["avx2"], "avx2")

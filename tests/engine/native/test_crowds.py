@@ -112,7 +112,7 @@ def test_a_crowd_has_the_bits_of_its_clients_one_by_one(
 def test_a_first_step_that_reads_the_servers_model_in_place_has_the_same_bits(
     training: Training,
 ) -> None:
-    """Only of a layer with hundreds of inputs it reads most weights where the server has them."""
+    """Only a layer with hundreds of inputs reads most of its weights where the server has them."""
     together, alone = (
         simulation(SDFeel(tau1=3), training, alone, hidden=37, features=300)
         for alone in (False, True)
@@ -197,7 +197,9 @@ def test_a_sum_is_turned_back_when_nobody_adds_to_it_any_more(until: int) -> Non
 
 
 @needs_compiler
-def test_whoever_waits_for_a_long_task_looks_up_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_long_task_returns_to_python_in_between(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Python sees Ctrl-C between two calls, and one client may take minutes."""
     engine = simulation(SDFeel()).engine
     assert isinstance(engine, NativeEngine)
@@ -231,7 +233,7 @@ def test_whoever_waits_for_a_long_task_looks_up_in_between(monkeypatch: pytest.M
         assert answers.count(-crowds.NOT_YET) == len(answers) - 1
         if len(answers) > 1:
             return
-    pytest.fail("whoever waits never looked up")
+    pytest.fail("waiting never returned to Python")
 
 
 @needs_compiler

@@ -64,7 +64,7 @@ def test_this_machine_has_the_bits_on_record(name: str) -> None:
 
 @needs_compiler
 def test_inputs_gradients_have_one_order_however_they_are_summed() -> None:
-    """All outputs of a convolution in chain 39 send one; its tiles are newer than the record."""
+    """Every output of a convolution in chain 39 has one; its tiles are newer than the record."""
     assert bits("chain 39", *build.NATIVE) == portable.golden()["chain 39"]
 
 
@@ -163,7 +163,7 @@ AVX512 = "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SP
 def test_what_surrounds_the_engine_has_the_same_bits_elsewhere(
     torch_has: str, blas_for: str, numpy_lacks: str, tmp_path: Path
 ) -> None:
-    """With less of this CPU, which libraries must be told before they are loaded."""
+    """With fewer of this CPU's instructions: libraries must know that before they are loaded."""
     given = {"ATEN_CPU_CAPABILITY": torch_has, "OPENBLAS_CORETYPE": blas_for}
     # numpy warns of features that it was built with or that the CPU has not: no matter here.
     given |= {"NPY_DISABLE_CPU_FEATURES": numpy_lacks, "PYTHONWARNINGS": "ignore"}

@@ -97,7 +97,7 @@ def test_guarded_updates(fast: rows.NativeRows, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_many_generators(fast: rows.NativeRows) -> None:
-    """Among them some whose bits begin with zeros, of which NumPy knows nothing."""
+    """Among them some whose bits begin with zeros, which NumPy leaves out of its seed."""
     zeros = np.zeros(700, np.float32)
     some = [hidden_bits(7, "any", n) for n in range(300)]
     some += [bytes(n) + each[n:] for each in some[:3] for n in range(1, 33)]
@@ -106,7 +106,9 @@ def test_many_generators(fast: rows.NativeRows) -> None:
         assert fast.guarded(zeros, zeros, 1.0, 3.0, bits).tobytes() == plain.tobytes(), bits.hex()
 
 
-def test_numpy_is_asked_where_functions_draw_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numpy_draws_where_the_compiled_functions_draw_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A NumPy whose stream is another one, or a wrong library, is never used."""
 
     class Wrong:

@@ -1,4 +1,4 @@
-"""Neither threads nor memory nor company change a result."""
+"""Neither threads nor memory nor other tasks change a result."""
 
 from collections.abc import Sequence
 
@@ -48,7 +48,7 @@ def test_the_batch_that_it_is_compiled_for_changes_no_bit(name: str) -> None:
 
 
 @needs_compiler
-def test_neither_order_nor_company_changes_a_result() -> None:
+def test_neither_order_nor_other_tasks_change_a_result() -> None:
     own = engine()
     tasks = some_tasks(own)
     together = trained(own, tasks)

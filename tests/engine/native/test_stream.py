@@ -30,7 +30,7 @@ def test_no_tasks_no_models() -> None:
 
 
 @needs_compiler
-def test_one_who_stops_early_may_begin_again() -> None:
+def test_a_caller_that_stops_early_may_begin_again() -> None:
     own = engine(threads=2, rooms=3)
     whole = trained(own, tasks(own, 20))
     for count in (1, 7):

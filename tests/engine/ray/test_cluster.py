@@ -139,7 +139,7 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
         ("local", r"Ray did not start on this machine: ConnectionError: nobody there; try again"),
     ],
 )
-def test_what_does_not_answer_is_told_in_one_sentence(
+def test_a_ray_that_does_not_answer_is_reported_in_one_sentence(
     installed: None, monkeypatch: pytest.MonkeyPatch, address: str, sentence: str
 ) -> None:
     ray = pool.load()

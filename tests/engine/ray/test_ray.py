@@ -72,7 +72,7 @@ def test_what_is_chosen_inside_the_actors_and_why(installed: None) -> None:
     assert why == "as asked; not native: its optimiser is rmsprop, not SGD, Adam or AdamW"
 
 
-def test_two_rounds_and_everything_else_an_engine_is_asked(pair: Pair) -> None:
+def test_two_rounds_and_everything_else_that_an_engine_can_do(pair: Pair) -> None:
     loop, engine = pair
     expected = trained(loop)
     for _ in range(2):
