@@ -8,7 +8,7 @@ import pytest
 
 from sdfeel.bench import fidelity
 from sdfeel.bench.deployed_rounds import federation
-from sdfeel.bench.priced_links import TRAINER, PricedLine, later, lines, redirect, shaping
+from sdfeel.bench.priced_links import TRAINER, PricedLine, forward_later, lines, redirect, shaping
 from sdfeel.bench.shaped_links import address, edge_addresses
 from sdfeel.core.run_files import NODE, NODES
 from sdfeel.deploy.files import read_node
@@ -64,7 +64,7 @@ def test_what_is_relayed_arrives_later_and_in_order(seconds: float) -> None:
     async def pass_on() -> tuple[float, Writer]:
         reader, writer = asyncio.StreamReader(), Writer()
         stand_in: Any = writer
-        job = asyncio.ensure_future(later(reader, stand_in, seconds))
+        job = asyncio.ensure_future(forward_later(reader, stand_in, seconds))
         begin = asyncio.get_running_loop().time()
         for word in (b"one", b"two"):
             reader.feed_data(word)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sdfeel.core.errors import InputError
 from sdfeel.data.federated import Federated, federate
-from sdfeel.engine.attacks import Attack, Backdoor, Lying, drawn, poisoned, stamped
+from sdfeel.engine.attacks import Attack, Backdoor, Lying, drawn_liars, poisoned, stamped
 from sdfeel.engine.base import Task
 from tests.quadratic import QuadraticEngine, quadratic
 
@@ -43,8 +43,8 @@ def test_liars_are_as_many_as_asked_for_and_spread_as_asked_for(
     count: int, together: bool, seed: int
 ) -> None:
     home = np.arange(12) % 3
-    who = drawn(count, 0, home, together, seed, (0, 1, 2))
-    assert who == drawn(count, 0, home, together, seed, (0, 1, 2))
+    who = drawn_liars(count, 0, home, together, seed, (0, 1, 2))
+    assert who == drawn_liars(count, 0, home, together, seed, (0, 1, 2))
     numbers = [int(name.removeprefix("client-")) for name in who]
     assert len(set(numbers)) == count
     each = np.bincount(home[numbers], minlength=3)
@@ -56,9 +56,9 @@ def test_liars_are_as_many_as_asked_for_and_spread_as_asked_for(
 
 def test_more_liars_than_clients_are_refused() -> None:
     with pytest.raises(InputError, match=r"attack.clients is 5, but only 4 clients have a server"):
-        drawn(5, 0, np.array([0, 0, 1, 1, -1]), False, 0, (0, 1))
+        drawn_liars(5, 0, np.array([0, 0, 1, 1, -1]), False, 0, (0, 1))
     with pytest.raises(InputError, match=r"attack.servers is 3, but there are 2 edge servers"):
-        drawn(0, 3, np.array([0, 0, 1, 1]), False, 0, (0, 1))
+        drawn_liars(0, 3, np.array([0, 0, 1, 1]), False, 0, (0, 1))
 
 
 def test_only_names_of_nodes_lie() -> None:

@@ -19,7 +19,7 @@ from sdfeel.core.link_times import Link
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.parts import Personal
-from sdfeel.engine.personal import PersonalEngine, alike
+from sdfeel.engine.personal import PersonalEngine, like_own
 from sdfeel.experiment.build import prepare
 from sdfeel.experiment.loading import load
 from sdfeel.run import session
@@ -310,7 +310,7 @@ def test_what_stays_is_kept_only_of_clients_that_trained() -> None:
 def test_a_clients_test_examples_are_of_its_own_classes_in_its_own_shares() -> None:
     own = torch.tensor([0] * 30 + [2] * 10)
     test = torch.arange(400) % 4
-    rows = alike(own, test, 40, np.random.default_rng(0))
+    rows = like_own(own, test, 40, np.random.default_rng(0))
     assert torch.bincount(test[rows.tolist()]).tolist() == [30, 0, 10]
 
 

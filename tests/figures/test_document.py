@@ -20,8 +20,8 @@ from sdfeel.figures.summary import (
     ShownClaim,
     bullets,
     drawn_at,
+    figure_and_claim,
     first_screen,
-    named,
 )
 from sdfeel.figures.verdicts import Verdict
 from sdfeel.figures.verdicts_together import together
@@ -65,7 +65,9 @@ def test_the_first_screen_is_short_and_every_kind_on_it_has_a_picture() -> None:
 def test_whatever_the_verdicts_are_ten_lines_say_them(states: list[str]) -> None:
     shown = [
         ShownClaim(
-            *named(claim), "full", {"A": {"verdict": here}, "E": {"verdict": states[-1 - place]}}
+            *figure_and_claim(claim),
+            "full",
+            {"A": {"verdict": here}, "E": {"verdict": states[-1 - place]}},
         )
         for place, (claim, here) in enumerate(zip(HEADLINES, states, strict=False))
     ]

@@ -123,7 +123,7 @@ def ended(directory: Path) -> bool:
     return (directory / EVENTS).is_file() and isinstance(last_event(directory), Finished)
 
 
-def _again(directory: Path, name: str) -> str:
+def _run_unless_there(directory: Path, name: str) -> str:
     if ended(directory):
         return f"{directory}: there already"
     rmtree(directory, ignore_errors=True)
@@ -150,7 +150,7 @@ def main(arguments: Sequence[str]) -> int:
     homes = [(args.directory / name / str(n), name) for n in range(args.times) for name in names]
     first = ahead_of_others() if args.urgent else nullcontext()
     with first, ThreadPoolExecutor(args.jobs) as pool:
-        for line in pool.map(lambda each: _again(*each), homes):
+        for line in pool.map(lambda each: _run_unless_there(*each), homes):
             print(line, flush=True)
     return int(not all(ended(home) for home, _ in homes))
 

@@ -129,14 +129,15 @@ def redirect(directory: Path, found: Mapping[str, PricedLine]) -> dict[tuple[str
             end, _, port = address.partition(":")
             if end in found and found[end].seconds > 0:
                 relayed[end, int(port)] = found[end]
-                peers[peer] = f"{beside(end)}:{int(port) + RELAYED}"
+                peers[peer] = f"{relay_end(end)}:{int(port) + RELAYED}"
         write_node(home, home.name.partition("-")[0], node.model_copy(update={"peers": peers}))
     return relayed
 
 
-def beside(end: str) -> str:
-    """
-    >>> beside("127.1.4.2")
+def relay_end(end: str) -> str:
+    """The address on which the relay answers for a link's end.
+
+    >>> relay_end("127.1.4.2")
     '127.11.4.2'
     """
     first, net, *rest = end.split(".")
@@ -144,9 +145,9 @@ def beside(end: str) -> str:
 
 
 async def relay(relayed: Mapping[tuple[str, int], PricedLine]) -> None:
-    """Pass everything on, later, for ever."""
+    """Pass on everything, later, until the process ends."""
     servers = [
-        await asyncio.start_server(_passing(end, port, line), beside(end), port + RELAYED)
+        await asyncio.start_server(_passing(end, port, line), relay_end(end), port + RELAYED)
         for (end, port), line in relayed.items()
     ]
     await asyncio.gather(*(server.serve_forever() for server in servers))
@@ -160,14 +161,17 @@ def _passing(end: str, port: int, line: PricedLine) -> Any:
             writer.close()
             return
         await asyncio.gather(
-            later(reader, far_writer, line.seconds), later(far_reader, writer, line.seconds)
+            forward_later(reader, far_writer, line.seconds),
+            forward_later(far_reader, writer, line.seconds),
         )
 
     return answer
 
 
-async def later(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float) -> None:
-    """Whatever comes, this many seconds later."""
+async def forward_later(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, seconds: float
+) -> None:
+    """Pass on whatever comes, this many seconds later."""
     clock = asyncio.get_running_loop().time
     under_way: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
 

@@ -153,12 +153,12 @@ def lie(attack: Attack, task: Task, model: Tensor) -> Tensor:
     return told if len(model) == travels else torch.cat([told, model[travels:]])
 
 
-def drawn(
+def drawn_liars(
     clients: int, servers: int, home: Ints, together: bool, seed: int, present: Sequence[int]
 ) -> tuple[str, ...]:
     """Names of liars: clients, evenly over the clusters or as many as possible in one; and servers.
 
-    >>> drawn(2, 1, np.array([0, 0, 1, 1]), False, 7, (0, 1))
+    >>> drawn_liars(2, 1, np.array([0, 0, 1, 1]), False, 7, (0, 1))
     ('client-0', 'client-3', 'edge-1')
     """
     draws = rng(seed, "liars")

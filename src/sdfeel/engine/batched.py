@@ -182,16 +182,16 @@ class BatchedEngine:
         """Measured on the device; blocks are added up as the loop adds them."""
         if self.device.name == "cpu":
             return self._loop.evaluate(model)
-        flat, loss, workload = self._elsewhere, self._workload.training.loss, self._workload
+        flat, loss, workload = self._flat_on_device, self._workload.training.loss, self._workload
         flat.load(model.to(self.device.name))
-        there = _There(flat.module, self.device.name)
+        there = _OnDevice(flat.module, self.device.name)
         with self.device.exactly():
             train = evaluate(there, workload.losses_on.to(self._dtype), loss)
             test = evaluate(there, workload.test.to(self._dtype), loss, workload.metrics)
         return Scores(train.loss, test.loss, test.accuracy, test.metrics)
 
     @cached_property
-    def _elsewhere(self) -> FlatModule:
+    def _flat_on_device(self) -> FlatModule:
         return FlatModule(copy.deepcopy(self._workload.module).to(self.device.name))
 
     def mismatch(self) -> str | None:
@@ -255,7 +255,7 @@ class BatchedEngine:
         counters = {
             name: b.expand(len(tasks), *b.shape).clone() for name, b in self._counters.items()
         }
-        each = [self._each(task.client) for task in tasks]
+        each = [self._batches_per_iteration(task.client) for task in tasks]
         picked = [
             self._picker.picked(task.client, task.first * n, task.steps * n)
             for task, n in zip(tasks, each, strict=True)
@@ -377,13 +377,13 @@ class BatchedEngine:
         own = {name: value.detach() for name, value in parameters.items()} | dict(others)
         return torch.cat([own[name].reshape(len(own[name]), -1) for name in self._shapes], dim=1)
 
-    def _each(self, client: int) -> int:
+    def _batches_per_iteration(self, client: int) -> int:
         """Mini-batches in one local iteration of a client."""
         training = self._workload.training
         return 1 if training.iteration == "batch" else self._picker.passes(client)
 
 
-class _There(nn.Module):
+class _OnDevice(nn.Module):
     """A module on a device, for callers that know only the CPU."""
 
     def __init__(self, inner: nn.Module, device: str) -> None:

@@ -250,10 +250,10 @@ def _products(x: Floats, begin: int, end: int, own: Floats, factors: Floats) -> 
     gaps = x[:, begin:end] - own[begin:end]
     gaps *= factors[:, None]
     np.rint(gaps, out=gaps)
-    return _times(gaps, gaps.T)
+    return _matrix_product(gaps, gaps.T)
 
 
-def _times(a: Floats, b: Floats) -> Floats:
+def _matrix_product(a: Floats, b: Floats) -> Floats:
     """The matrix product, by as many threads as torch may use: numpy's library would take all
     cores, even busy ones, and wait for the slowest."""
     found: Floats = (torch.from_numpy(a) @ torch.from_numpy(b)).numpy()
@@ -295,7 +295,7 @@ def _nearest(rule: rules.Nearest, x: Floats, votes: Floats, own: Floats) -> Floa
             continue
         gaps = x[:, slice(*piece)] - own[slice(*piece)]
         whole = gaps if usual.all() else gaps * usual[:, None]
-        sums = _times(near, np.rint(whole * (1 / unit)))
+        sums = _matrix_product(near, np.rint(whole * (1 / unit)))
         sums *= unit
         for n in np.flatnonzero(~usual).tolist():
             sums[near[:, n] > 0] += gaps[n]

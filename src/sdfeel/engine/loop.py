@@ -78,7 +78,7 @@ class LoopEngine:
         """Leave the trained model in `self._flat.row`."""
         self._flat.load(task.start)
         self._step.begin(task.client, task.rate, task.shift, task.pull)
-        first = task.first * self._each(task.client)
+        first = task.first * self._batches_per_iteration(task.client)
         with torch_seed(number(self._seed, "torch", task.client, task.first)):
             for step, picked in enumerate(torch.from_numpy(self._picked(task)), first):
                 self._address.set(task.client, step)
@@ -94,7 +94,7 @@ class LoopEngine:
         in training, since this is the function that local steps descend; dropout is off, so that
         nothing but the model and the examples makes a difference.
         """
-        position, flat = step * self._each(client), self._flat
+        position, flat = step * self._batches_per_iteration(client), self._flat
         # The model that `train` handed out last lives in this memory and must survive.
         before = flat.row.clone()
         flat.load(model)
@@ -116,7 +116,7 @@ class LoopEngine:
 
     def _picked(self, task: Task) -> Ints:
         """(steps, B) rows of the training data, batch by batch."""
-        each = self._each(task.client)
+        each = self._batches_per_iteration(task.client)
         return self._rows(task.client, task.first * each, task.steps * each)
 
     def _rows(self, client: int, first: int, steps: int) -> Ints:
@@ -126,7 +126,7 @@ class LoopEngine:
     def _batch(self, picked: Tensor, client: int, step: int) -> tuple[Tensor, Tensor]:
         return self._train.batch(picked, (self._seed, client, step))
 
-    def _each(self, client: int) -> int:
+    def _batches_per_iteration(self, client: int) -> int:
         """Mini-batches in one local iteration of a client."""
         if self._training.iteration == "batch":
             return 1

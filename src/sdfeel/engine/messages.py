@@ -159,7 +159,8 @@ CODECS: dict[str, Callable[..., Codec]] = {"none": Plain, "uniform": Uniform, "t
 
 
 def codec(name: str, **options: object) -> Codec:
-    """
+    """The codec of this name, with its options; InputError if there is none, or they are wrong.
+
     >>> codec("top-k", k=3).bits((100, 20))
     117
     """

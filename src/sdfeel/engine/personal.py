@@ -341,7 +341,7 @@ def own_rows(own: Workload) -> dict[int, tuple[Ints, Ints]]:
         few = part if len(part) <= size else ints(np.sort(draws.choice(part, size, replace=False)))
         like = ints([]) if own.tests is None else own.tests[client]
         if not len(like):
-            like = alike(own.train.y[part.tolist()], own.test.y, size, draws)
+            like = like_own(own.train.y[part.tolist()], own.test.y, size, draws)
         found[client] = few, like
     return found
 
@@ -394,7 +394,7 @@ def pulled(training: Training, pull: float) -> Training:
     return replace(training, proximal=0.0, options={**training.options, "weight_decay": decay})
 
 
-def alike(own: Tensor, test: Tensor, size: int, draws: np.random.Generator) -> Ints:
+def like_own(own: Tensor, test: Tensor, size: int, draws: np.random.Generator) -> Ints:
     """(size,) or fewer test examples whose classes are as frequent as a client's own.
 
     Where targets are not class numbers, any test examples.

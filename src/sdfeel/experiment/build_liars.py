@@ -6,7 +6,7 @@ from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.network import Network
 from sdfeel.core.rules import Rule
-from sdfeel.engine.attacks import Attack, drawn
+from sdfeel.engine.attacks import Attack, drawn_liars
 from sdfeel.experiment.effects import Case
 from sdfeel.experiment.schema import Experiment
 from sdfeel.schemes import tolerance
@@ -28,7 +28,7 @@ def with_liars(experiment: Experiment, net: Network) -> Experiment:
     if asked.kind == "none" or asked.who or not asked.clients + asked.servers:
         return experiment
     together = asked.placement == "together"
-    who = drawn(
+    who = drawn_liars(
         asked.clients, asked.servers, net.home, together, experiment.seed, net.present.tolist()
     )
     return experiment.model_copy(update={"attack": asked.model_copy(update={"who": list(who)})})

@@ -82,7 +82,7 @@ class ShownClaim:
 
 def first_screen(results: Path) -> str:
     """A paragraph for each kind of verdict, and a picture of each."""
-    shown = [_best(results, *named(claim)) for claim in HEADLINES]
+    shown = [_best(results, *figure_and_claim(claim)) for claim in HEADLINES]
     groups = {kind: [each for each in shown if each.kind == kind] for kind in TITLES}
     known = {reading for each in shown if each.scale == "full" for reading in each.verdicts}
     intro = paragraph(f"{FIRST} {_counts(results)}")
@@ -102,7 +102,7 @@ def bullets(groups: Mapping[str, Sequence[ShownClaim]], known: Collection[Readin
 
 def places() -> str:
     """Where the links of the first screen lead, as Markdown has it apart from the text."""
-    claims = (f"[{claim}]: reproduce/{named(claim)[0].name}.md\n" for claim in HEADLINES)
+    claims = (f"[{claim}]: reproduce/{figure_and_claim(claim)[0].name}.md\n" for claim in HEADLINES)
     return PLACES + "".join(claims)
 
 
@@ -174,7 +174,7 @@ def _pictures(results: Path, groups: Mapping[str, list[ShownClaim]]) -> str:
     return f"| {heads} |\n{'|---' * len(chosen)}|\n| {cells} |\n"
 
 
-def named(claim: str) -> tuple[Figure, Claim]:
+def figure_and_claim(claim: str) -> tuple[Figure, Claim]:
     return next((f, c) for f in FIGURES.values() for c in f.claims if c.id == claim)
 
 

@@ -55,7 +55,8 @@ class Candidate:
 
     @property
     def label(self) -> str:
-        """
+        """The choice in a few words, for tables and progress.
+
         >>> Candidate("sd-feel", (("tau1", 5), ("alpha", 3)), 0.1, "ring", "paper").label
         'sd-feel tau1=5 alpha=3 rate=0.1'
         """

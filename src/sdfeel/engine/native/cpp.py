@@ -18,7 +18,7 @@ from sdfeel.engine.native.layers import (
     Shape,
     Smooth,
 )
-from sdfeel.engine.native.lower import ModelPlan, Stage, every
+from sdfeel.engine.native.lower import ModelPlan, Stage, all_stages
 from sdfeel.models.flat import VARIANCE_FLOOR
 
 CPP = {True: "true", False: "false"}
@@ -49,8 +49,8 @@ def source(plan: ModelPlan, batch: int) -> str:
 
 def _headers(plan: ModelPlan) -> list[str]:
     """What a model needs, and no more: every header takes time to compile."""
-    found = {HEADERS[type(stage.main)] for stage in every(plan.stages)}
-    sums = any(stage.branches is not None for stage in every(plan.stages))
+    found = {HEADERS[type(stage.main)] for stage in all_stages(plan.stages)}
+    sums = any(stage.branches is not None for stage in all_stages(plan.stages))
     optional = {"residual.hpp": sums, "adam.hpp": plan.adam}
     return sorted(
         {"model_c_api.hpp", "losses.hpp", *found, *(h for h, is_in in optional.items() if is_in)}

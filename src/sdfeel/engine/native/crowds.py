@@ -105,7 +105,7 @@ class Crowds:
     def _gather(self, crowd: Crowd, totals: Floats, alone: Sequence[Singles] | None) -> "Gathered":
         count = len(crowd.clients)
         sizes = np.minimum(self._lessons.step.batch_size, self._part_sizes[crowd.clients])
-        each = self._each(crowd.clients, sizes)
+        each = self._batches_per_iteration(crowd.clients, sizes)
         chunk = max(1, min(MOST_CHUNK, CHUNK_BYTES // (4 * self._row), count // self._threads // 8))
         ring = max(2, min(EACH_CHUNKS * self._threads, ROOM_BYTES // (4 * self._row * chunk)))
         models = np.empty((chunk * min(ring + 1, -(-count // chunk)), self._row), np.float32)
@@ -206,7 +206,7 @@ class Crowds:
             f"beyond the {len(self._lessons.x)} examples"
         )
 
-    def _each(self, clients: Ints, sizes: Ints) -> Ints:
+    def _batches_per_iteration(self, clients: Ints, sizes: Ints) -> Ints:
         """Mini-batches in one local iteration of each client."""
         if self._lessons.step.iteration == "batch":
             return np.ones(len(clients), dtype=np.int64)

@@ -59,12 +59,12 @@ class Stage:
         return isinstance(self.main, Conv | Linear | Embed)
 
 
-def every(stages: Sequence[Stage]) -> Iterator[Stage]:
+def all_stages(stages: Sequence[Stage]) -> Iterator[Stage]:
     """All stages, also those of branches."""
     for stage in stages:
         yield stage
         for branch in stage.branches or ():
-            yield from every(branch)
+            yield from all_stages(branch)
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ class ModelPlan:
     @property
     def needs_two(self) -> bool:
         """Does a batch of one example have no variance somewhere?"""
-        norms = [stage.main for stage in every(self.stages) if isinstance(stage.main, Norm)]
+        norms = [stage.main for stage in all_stages(self.stages) if isinstance(stage.main, Norm)]
         return any(prod(norm.shape[1:]) == 1 for norm in norms)
 
     @cached_property
     def products(self) -> int:
         """Multiplications of one example's forward pass."""
         total = 0
-        for main in (stage.main for stage in every(self.stages)):
+        for main in (stage.main for stage in all_stages(self.stages)):
             if isinstance(main, Conv):
                 total += prod(main.result) * main.shape[0] * prod(main.kernel)
             elif isinstance(main, Linear):

@@ -158,7 +158,7 @@ class Trainer:
         """Write down everything that C++ needs to know about task `i`."""
         task = block.tasks[i]
         try:
-            each = self._each(task.client)
+            each = self._batches_per_iteration(task.client)
             picked = self._picker.picked(task.client, task.first * each, task.steps * each)
             block.start_places[i] = self._placed(block, task.start)
             block.shift_places[i] = self._shift(block, task)
@@ -220,7 +220,7 @@ class Trainer:
             **self._step.numbers(),
         )
 
-    def _each(self, client: int) -> int:
+    def _batches_per_iteration(self, client: int) -> int:
         """Mini-batches in one local iteration of a client."""
         return 1 if self._step.iteration == "batch" else self._picker.passes(client)
 
