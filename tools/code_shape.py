@@ -188,8 +188,8 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.tree:
         for level, code in crossed().tree:
-            file = Path(code.co_filename).relative_to(SOURCE)
-            print(f"{'  ' * level}{file}: {code.co_qualname}")
+            place = Path(code.co_filename).relative_to(SOURCE)
+            print(f"{'  ' * level}{place}: {code.co_qualname}")
         return
     texts = sources()
     lines = lengths(texts)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from sdfeel.bench import engines, limit, scale
+from sdfeel.bench import engines, machine_limit, scale
 from sdfeel.bench.engines import (
     WAYS,
     WORKS,
@@ -30,7 +30,7 @@ from sdfeel.engine.select import choose
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing here depends on how well a time was measured, only on what is made of it."""
     monkeypatch.setattr(engines, "AT_LEAST", 0.005)
-    monkeypatch.setattr(limit, "TRIES", 2)
+    monkeypatch.setattr(machine_limit, "TRIES", 2)
 
 
 SMALL = BenchWork("small", "mlp", (1, 4, 4), clients=3, steps=2, batch=5, examples=10)
@@ -76,7 +76,9 @@ def test_native_is_shown_beside_the_peak_of_its_own_instructions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     speeds = {"avx2": 1e9, "native": 2e9}
-    monkeypatch.setattr(limit, "_measured", lambda name: limit.Peak(speeds[name], "a guess"))
+    monkeypatch.setattr(
+        machine_limit, "_measured", lambda name: machine_limit.Peak(speeds[name], "a guess")
+    )
     monkeypatch.setenv(build.INSTRUCTIONS, "avx2")
     monkeypatch.setattr(engines, "timed", lambda ready, *_: {name: [1.0] for name in ready})
     monkeypatch.setitem(WAYS, "native", lambda work: int)

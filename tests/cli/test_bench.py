@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sdfeel.bench import engines, limit, scale
+from sdfeel.bench import engines, machine_limit, scale
 from sdfeel.bench.engines import BenchWork, DeviceAgreement, EngineSpeed
 from sdfeel.bench.guards import GuardTrial
 from sdfeel.cli.bench_guards import _cell
@@ -29,7 +29,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return [EngineSpeed(work.name, way, *rest) for way in ("loop", "limit")]
 
     monkeypatch.setattr(engines, "compare", compare)
-    monkeypatch.setattr(limit, "peak", lambda: limit.Peak(2e11, "a guess"))
+    monkeypatch.setattr(machine_limit, "peak", lambda: machine_limit.Peak(2e11, "a guess"))
     return asked
 
 

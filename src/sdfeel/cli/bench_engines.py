@@ -14,7 +14,7 @@ from sdfeel.core.errors import unknown
 
 with later():
     from sdfeel.bench import engines as ways_to_train
-    from sdfeel.bench import limit
+    from sdfeel.bench import machine_limit
     from sdfeel.engine import base as engine
     from sdfeel.engine.native import build
     from sdfeel.run import provenance
@@ -121,7 +121,7 @@ def _timed(
         return
     results.print(_header(), highlight=False, soft_wrap=True)
     results.print(_engine_table(found))
-    peak = limit.peak()
+    peak = machine_limit.peak()
     people.print(
         f"% of peak: of {peak.flops / 1e9:.0f} GFLOP/s, the speed of {peak.by}, if nothing "
         f"is skipped; % needed: only what cannot be skipped",
