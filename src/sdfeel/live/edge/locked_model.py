@@ -167,8 +167,8 @@ class LockedModel:
             self.release()
             return {"released": True}, None
         if self.lock != (leader, k):
-            theirs = f"edge-{leader}'s round {k + 1}"
-            raise Refused(f"edge-{self._me} is no longer locked for {theirs}: its time was up")
+            whose = f"edge-{leader}'s round {k + 1}"
+            raise Refused(f"edge-{self._me} is no longer locked for {whose}: its time was up")
         before, (heard, stamp) = header.get("before"), self.claimed(header)
         row = self._row(leader, k, before if isinstance(before, dict) else {})
         if body is None:
