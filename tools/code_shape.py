@@ -231,11 +231,11 @@ def main() -> None:
             ("how it compiles the model", path.compiling),
         ):
             print(f"\n{title}")
-            for file in sorted(files(part)):
+            for name in sorted(files(part)):
                 inside = sorted(
-                    code.co_qualname for code in part if code.co_filename == str(SOURCE / file)
+                    code.co_qualname for code in part if code.co_filename == str(SOURCE / name)
                 )
-                print(f"  {file} ({len(inside)}): {', '.join(inside)}")
+                print(f"  {name} ({len(inside)}): {', '.join(inside)}")
 
 
 if __name__ == "__main__":

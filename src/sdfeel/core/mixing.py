@@ -192,17 +192,22 @@ def average(
     dst, src = dst[order], src[order]
     changes = np.flatnonzero(dst[1:] != dst[:-1]) + 1
     starts = np.concatenate([[0] if len(dst) else [], changes, [len(dst)]]).astype(np.int64)
-    try:
-        weights = np.ones(len(src)) if mass is None else mass[src]
-    except IndexError:
-        raise InputError(
-            f"average takes from number {src.max()}, but `mass` has {np.size(mass)} entries, "
-            f"numbered from 0"
-        ) from None
+    weights = np.ones(len(src)) if mass is None else _masses(mass, src)
     if len(weights):
         totals = np.add.reduceat(weights, starts[:-1])
         weights = weights / np.repeat(totals, np.diff(starts))
     return Mixing(ints(dst[starts[:-1]]), ints(starts), ints(src), floats(weights), via)
+
+
+def _masses(mass: Floats, sources: Ints) -> Floats:
+    try:
+        found: Floats = mass[sources]
+    except IndexError:
+        raise InputError(
+            f"average takes from number {sources.max()}, but `mass` has {np.size(mass)} entries, "
+            f"numbered from 0"
+        ) from None
+    return found
 
 
 @lru_cache(maxsize=1 << 16)
