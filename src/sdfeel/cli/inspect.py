@@ -22,9 +22,9 @@ from sdfeel.cli.common import (
     transfer,
 )
 from sdfeel.cli.lazy import later
+from sdfeel.core.agreement import Agreement, agreement
 from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import GOSSIP_RULES
-from sdfeel.core.mixing import Agreement, agreement
 from sdfeel.core.named import recorded_name
 from sdfeel.core.network import Network
 from sdfeel.core.peers import NAMES
