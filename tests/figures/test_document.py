@@ -62,7 +62,7 @@ def test_the_first_screen_is_short_and_every_kind_on_it_has_a_picture() -> None:
 
 
 @given(st.lists(st.sampled_from(STATES), min_size=2 * len(HEADLINES), max_size=2 * len(HEADLINES)))
-def test_whatever_the_verdicts_are_ten_lines_say_them(states: list[str]) -> None:
+def test_whatever_the_verdicts_are_a_dozen_lines_say_them(states: list[str]) -> None:
     shown = [
         ShownClaim(
             *figure_and_claim(claim),
@@ -72,7 +72,7 @@ def test_whatever_the_verdicts_are_ten_lines_say_them(states: list[str]) -> None
         for place, (claim, here) in enumerate(zip(HEADLINES, states, strict=False))
     ]
     told = "".join(bullets({k: [e for e in shown if e.kind == k] for k in TITLES}, ("A", "E")))
-    assert len(told.splitlines()) <= 10
+    assert len(told.splitlines()) <= 12
     assert all(f"[{claim}]" in told for claim in HEADLINES)
 
 
