@@ -29,7 +29,7 @@ from sdfeel.planning.planner import experiment_of as experiment_of_plan
 from sdfeel.planning.result import Plan
 from sdfeel.report import curves, drawing
 from sdfeel.report import page as pages
-from sdfeel.report.history import History, default_target
+from sdfeel.report.history import History, check_target, default_target
 from sdfeel.report.lines import Group, runs_below
 from sdfeel.report.plan import keep_plan
 from sdfeel.report.styles import style_of
@@ -75,6 +75,11 @@ def show(
     column, page or slide.
     """
     of_kind("directory", directory, (str, PathLike), "a run's directory")
+    check_target(target)
+    if width is not None:
+        drawing.inches(width)  # which refuses unknown names
+        if picture is None:
+            raise InputError("a width is that of a picture: name its file, too (picture)")
     path = Path(directory)
     found = _show_run(path, target)
     if picture is not None:
@@ -333,6 +338,7 @@ class RunSet:
 
     def show(self, target: float | None = None) -> Shown:
         """The comparison, with its picture and page written anew; runs what is left to run."""
+        check_target(target)
         if self.unfinished and not self._stopped:
             for _ in self.news():
                 pass
@@ -424,7 +430,7 @@ def sweep(
         if isinstance(values, str) or not hasattr(values, "__iter__"):
             of_kind(f"the values of {key}", values, (), "a list")
     named = {
-        key: dict(values) if isinstance(values, Mapping) else _by_name(key, values)
+        key: dict(values) if isinstance(values, Mapping) else grids.by_name(key, values)
         for key, values in axes.items()
     }
     if empty := [key for key, values in named.items() if not values]:
@@ -434,25 +440,6 @@ def sweep(
     text = grid[0].experiment.text()
     group = Group("A sweep", text, grids.lines(grid), grids.panels(grid), told)
     return RunSet({p.name: p.experiment for p in grid}, group, out, jobs, accept_changes)
-
-
-def _by_name(key: str, values: Iterable[Any]) -> dict[str, Any]:
-    """Values by what they are called; one that is given twice counts once."""
-    found: dict[str, Any] = {}
-    for value in values:
-        name = _short(value)
-        if found.get(name, value) is not value and name != str(value):
-            raise InputError(
-                f"two values of {key} are both called {name}: give a mapping of names to values"
-            )
-        found[name] = value
-    return found
-
-
-def _short(value: Any) -> str:
-    """A value in the name of a run."""
-    plain = value is None or isinstance(value, str | int | float)
-    return str(value) if plain else label(value)
 
 
 def planner(

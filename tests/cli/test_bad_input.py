@@ -392,6 +392,7 @@ OTHERS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("compare", *settings(), "--schemes", ""): ("scheme",),
     ("compare", *settings(), "--schemes", ",,"): ("scheme",),
     ("compare", *settings(), "--target", "7", "--schemes", "feel"): ("target", "7"),
+    ("compare", *settings(), "--target", "0", "--schemes", "feel"): ("above 0 and at most 1", "0"),
 }
 
 

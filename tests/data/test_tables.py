@@ -36,6 +36,15 @@ def table(path: Path, text: str) -> sdfeel.Federated:
 ROWS = "".join(f"{n},{n / 2},{n * 1.5}\n" for n in range(10))
 
 
+def test_an_empty_table_and_a_row_without_its_columns_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("")
+    with pytest.raises((DataError, InputError), match="no columns: is the file empty"):
+        read(tmp_path / "t.csv")
+    rows = [{"x": [1.0], "label": n % 2} for n in range(9)]
+    with pytest.raises(InputError, match="example 9 has no column 'label', which others have"):
+        sdfeel.federate([*rows, {"x": [1.0]}], rows, clients=2)
+
+
 def test_a_table_becomes_examples_of_which_a_fifth_are_tests(tmp_path: Path) -> None:
     data = table(tmp_path / "t.csv", f"rooms,size,price\n{ROWS}")
     assert (len(data.train), len(data.test), data.shape, data.task) == (8, 2, (2,), "regression")

@@ -101,6 +101,25 @@ def test_nonsense_is_refused_before_anything_starts(tmp_path: Path) -> None:
         sdfeel.open(tmp_path)
     with pytest.raises(sdfeel.InputError, match="one goal"):
         sdfeel.plan(experiment(), target_accuracy=0.9, budget=3)
+    with pytest.raises(sdfeel.InputError, match="are both called function: give a mapping"):
+        sdfeel.sweep({"model.name": [lambda: None, lambda: None]}, experiment())
+
+
+@pytest.mark.parametrize("target", [80, 0, -0.5, float("nan"), "0.8", True])
+def test_a_target_is_an_accuracy_wherever_it_is_given(tmp_path: Path, target: Any) -> None:
+    *_, _ = sdfeel.Run(experiment(), out=tmp_path / "a")
+    for ask in (sdfeel.show, sdfeel.export):
+        with pytest.raises(sdfeel.InputError, match="target must be above 0 and at most 1"):
+            ask(tmp_path / "a", target=target)
+
+
+def test_a_width_is_that_of_a_picture(tmp_path: Path) -> None:
+    with pytest.raises(sdfeel.InputError, match="no width 'huge': choose one of column"):
+        sdfeel.show(tmp_path, width="huge")
+    with pytest.raises(sdfeel.InputError, match="name its file, too"):
+        sdfeel.show(tmp_path, width="column")
+    with pytest.raises(sdfeel.InputError, match="no width 'huge'"):
+        sdfeel.export(tmp_path, width="huge")
 
 
 @pytest.mark.parametrize("jobs", [1, 2])

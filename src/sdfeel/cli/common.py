@@ -19,8 +19,8 @@ from rich.measure import Measurement
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from sdfeel.core.errors import InputError
 from sdfeel.core.run_files import json_safe
+from sdfeel.report import history
 
 NARROW = 8  # letters of a text that may be folded anywhere
 
@@ -146,8 +146,7 @@ def _print(text: str, so_far: Literal["a part", "a document"]) -> None:
 
 def check_target(target: float | None) -> None:
     """A target is an accuracy."""
-    if target is not None and not 0 <= target <= 1:
-        raise InputError(f"--target must be between 0 and 1, got {target:g}")
+    history.check_target(target, "--target")
 
 
 def fresh_directory(name: str) -> Path:

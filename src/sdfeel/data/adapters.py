@@ -113,6 +113,12 @@ class DatasetRows:
         item = self._dataset[n]
         if isinstance(item, Mapping):
             inputs, target = self._chosen(item)
+            for name in (*inputs, *filter(None, [target])):
+                if name not in item:
+                    raise InputError(
+                        f"example {n} has no column '{name}', which others have: its columns are "
+                        f"{', '.join(map(str, item))}"
+                    )
             parts = [tensor(item[name], f"column {name} of example {n}") for name in inputs]
             x = parts[0] if len(parts) == 1 else torch.cat([p.reshape(-1).float() for p in parts])
             x = x if x.ndim else x[None]
@@ -204,6 +210,8 @@ def chosen(columns: Sequence[str], reading: HowToRead) -> tuple[tuple[str, ...],
     usual = next((name for name in TARGETS if name in columns), "")
     target = reading.target or ("" if reading.task == "language" else usual)
     if not target and reading.task != "language":
+        if not columns:
+            raise InputError("the data have no columns: is the file empty?")
         raise InputError(f"which column is the target? set data.target to one of {there}")
     others = [name for name in columns if name not in (target, reading.group)]
     inputs = reading.inputs or tuple([name for name in INPUTS if name in others][:1] or others)

@@ -10,6 +10,7 @@ from typing import Any
 from sdfeel.core.errors import InputError
 from sdfeel.experiment.loading import changed, setting
 from sdfeel.experiment.schema import Experiment
+from sdfeel.schemes import label
 
 SEED = "seed"
 MOST = 100_000  # runs: each has a directory, and all are checked before the first begins
@@ -131,3 +132,22 @@ def text_axes(texts: Iterable[str]) -> dict[str, dict[str, Any]]:
             raise InputError(f"{each.key} is given twice: put all its values into one axis")
         found[each.key] = {text: setting(f"{each.key}={text}")[1] for text in each.values}
     return found
+
+
+def by_name(key: str, values: Iterable[Any]) -> dict[str, Any]:
+    """Values by what they are called; one that is given twice counts once."""
+    found: dict[str, Any] = {}
+    for value in values:
+        name = _called(value)
+        if found.get(name, value) is not value and name != str(value):
+            raise InputError(
+                f"two values of {key} are both called {name}: give a mapping of names to values"
+            )
+        found[name] = value
+    return found
+
+
+def _called(value: Any) -> str:
+    """A value in the name of a run."""
+    plain = value is None or isinstance(value, str | int | float)
+    return str(value) if plain else label(value)

@@ -12,7 +12,7 @@ from sdfeel.core.errors import InputError, unknown
 from sdfeel.core.events import Evaluated, Finished, Round
 from sdfeel.core.run_files import write_atomic
 from sdfeel.report import curves, drawing
-from sdfeel.report.history import History, clock_of, default_target
+from sdfeel.report.history import History, check_target, clock_of, default_target
 from sdfeel.report.intervals import (
     LEVEL,
     MARGIN,
@@ -69,6 +69,8 @@ def export(
     kind = format or (_of_ending(Path(out)) if out is not None else "markdown")
     if kind not in get_args(Format):
         raise unknown("format", str(kind), get_args(Format))
+    check_target(target)
+    drawing.inches(width)  # which refuses unknown names
     lines = lines_of(runs)
     means = [line.history for line in lines]
     chosen = default_target(means) if target is None else target  # as `compare` chooses it

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import floor, isfinite
+from numbers import Real
 from statistics import fmean
 
+from sdfeel.core.errors import InputError, said
 from sdfeel.core.events import Confusion, Evaluated, Event, Finished, Round, Started, Warned
 
 GRIDS = (0.05, 0.01)  # targets people quote: multiples of 5 %, or of 1 % for hard tasks
@@ -221,6 +223,19 @@ def _mean_end(ends: Sequence[Finished]) -> Finished:
         reason=f"mean of {len(ends)} runs",
         model_sha256="",
     )
+
+
+def check_target(target: object, name: str = "target") -> None:
+    """A target is an accuracy; None stands for one that suits the runs.
+
+    >>> check_target(90, "--target")
+    Traceback (most recent call last):
+    sdfeel.core.errors.InputError: --target must be above 0 and at most 1 (0.9 is 90 %), got 90
+    """
+    known = isinstance(target, Real) and not isinstance(target, bool)
+    if target is None or (known and 0 < target <= 1):  # type: ignore[operator]
+        return
+    raise InputError(f"{name} must be above 0 and at most 1 (0.9 is 90 %), got {said(target)}")
 
 
 def default_target(histories: Sequence[History]) -> float | None:
