@@ -77,7 +77,7 @@ function resultTable(data) {
     return index || !styles.has(cell.text) ? cell.text : [sample(styles.get(cell.text), 22), breakable(cell.text)];
   };
   const rows = data.table.rows.map((row) => h("tr", {}, row.map((cell, index) => h("td", { class: data.table.columns[index].numeric ? "number" : "wrap" }, cellOf(cell, index)))));
-  return h("div", {}, table("results", head, rows), h("p", { class: "soft note" }, "Times are virtual, or real where a run was deployed. ★ marks the best in a column. A band reaches from the lowest to the highest seed."));
+  return h("div", {}, table("results", head, rows), h("p", { class: "soft note" }, "Times are virtual, or real where a run was deployed. ★ marks the best in a column. ± is half of the 95 % confidence interval (Student's t) over seeds. A band reaches from the lowest to the highest seed."));
 }
 
 function differenceTable(data) {
