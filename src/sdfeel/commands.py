@@ -147,9 +147,8 @@ def _picture(
 
 def _style(directory: Path) -> int:
     """A run's style: as in the picture of the group that it was made with, if there is one."""
-    whole = directory.resolve()
-    group = Group.saved(whole.parent)
-    return style_of(whole.name, None if group is None else group.styles)
+    group = Group.saved(directory.resolve().parent)
+    return style_of(directory.resolve().name, None if group is None else group.styles)
 
 
 def _experiment(directory: Path) -> str:
@@ -320,9 +319,8 @@ class RunSet:
         """Refuse what cannot go together before any run begins, and not when its turn comes."""
         for first, *_ in self.group.lines.values():
             own, begun = self.experiments[first], (self.directory / first).exists()
-            if (
-                self._stopped or begun or is_path(recorded_name(own.data.name))
-            ):  # code may take long
+            code = is_path(recorded_name(own.data.name))  # which may take long
+            if self._stopped or begun or code:
                 continue
             with labelled(first):
                 settle(own)
@@ -437,8 +435,7 @@ def sweep(
         raise InputError(f"{empty[0]} has no values to sweep over: give at least one")
     grid = grids.points(experiment_of(experiment), named)
     told = [" ".join(f"{key}={','.join(values)}" for key, values in named.items())]
-    text = grid[0].experiment.text()
-    group = Group("A sweep", text, grids.lines(grid), grids.panels(grid), told)
+    group = Group("A sweep", grid[0].experiment.text(), grids.lines(grid), grids.panels(grid), told)
     return RunSet({p.name: p.experiment for p in grid}, group, out, jobs, accept_changes)
 
 

@@ -52,7 +52,9 @@ class Checked(Around):
             for d in lane:
                 if not isinstance(d, Integral) or int(d) not in net.servers:
                     raise _wrong(method, d, f"servers are numbered 0 to {len(net.servers) - 1}")
-        every = [int(d) for lane in found for d in lane]
+        # Lanes of the same servers share them: each serves some of their clients, as in FedAsync.
+        groups = sorted({tuple(sorted(int(d) for d in lane)) for lane in found})
+        every = [d for group in groups for d in group]
         if twice := [d for d in every if every.count(d) > 1]:
             raise InputError(
                 f"{method} puts server {twice[0]} into two lanes: a server waits for one group only"
