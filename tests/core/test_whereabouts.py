@@ -94,7 +94,7 @@ def test_clients_take_part_only_while_charging_and_on_wifi() -> None:
         ("seconds,client,server\n1,0,4\n", "line 2 of t.csv names server '4', but servers are 0"),
         ("seconds,client,available\n1,0,yes\n", "line 2 of t.csv gives 'yes' as available"),
         ("seconds,client,longitude,latitude\n1,0,200,3\n", "line 2 of t.csv gives '200,3' as"),
-        ("seconds,client,longitude,latitude\n1,0,20,3\n", "but nobody says where servers are"),
+        ("seconds,client,longitude,latitude\n1,0,20,3\n", "but no file says where servers are"),
     ],
 )
 def test_a_bad_file_is_refused_in_a_sentence(text: str, words: str) -> None:

@@ -77,23 +77,26 @@ def test_a_liar_neither_clips_nor_adds_noise() -> None:
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        (("attack.kind=label-flip", "attack.servers=1"), "a client's lie, but attack.servers asks"),
+        (
+            ("attack.kind=label-flip", "attack.servers=1"),
+            "a client's lie, but attack.servers makes",
+        ),
         (("attack.kind=scaling", "attack.who=client-9"), "client-9, which is not in the network"),
         (
             ("attack.kind=scaling", "attack.servers=1", "scheme.name=fedavg"),
-            "attack.servers asks edge servers to lie, but fedavg leaves only one",
+            "attack.servers makes edge servers lie, but fedavg leaves only one",
         ),
         (
             ("attack.kind=scaling", "attack.servers=1", "scheme.name=fedmes"),
-            "attack.servers asks edge servers to lie, but fedmes has servers that never exchange",
+            "attack.servers makes edge servers lie, but fedmes has servers that never exchange",
         ),
         (
             ("attack.kind=scaling", "attack.servers=1", "scheme.name=async-sd-feel"),
-            "attack.servers asks edge servers to lie, but async-sd-feel lets servers",
+            "attack.servers makes edge servers lie, but async-sd-feel lets servers",
         ),
         (
             ("attack.kind=scaling", "attack.servers=1", "compression.backhaul=uniform"),
-            "attack.servers asks .* compression.backhaul = uniform",
+            "attack.servers makes .* compression.backhaul = uniform",
         ),
         (
             ("attack.kind=backdoor", "attack.clients=1", "personal.method=ditto"),

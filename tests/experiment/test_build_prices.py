@@ -217,4 +217,4 @@ def test_schemes_without_a_cloud_say_that_its_absence_is_nothing_to_them(
 def test_a_schedule_that_ends_without_the_cloud_is_warned_about(write: Write) -> None:
     table = write("round 1 cloud down")
     (note, _) = ready("scheme.name=safa", f"network.changes={table}").notes[::-1]
-    assert note == f"at the end of {table} the cloud is away, so nobody will train any more"
+    assert note == f"at the end of {table} the cloud is down, so nobody will train any more"

@@ -86,7 +86,7 @@ def test_fading_multiplies_the_signal_at_a_place(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "more", "words"),
     [
-        ("seconds,client,server\n0,0,1\n", "", "but nobody says where clients are: give"),
+        ("seconds,client,server\n0,0,1\n", "", "but no file says where clients are: give"),
         (FAR + "0,0,10,50\n0.1,3,11,50\n", "", "line 3 of .*walk.csv puts client 3 70 km from"),
         (FAR + "0,0,10,50\n", "radio.fading=tests.radio.test_channel:fading", "of your own, which"),
         (FAR + "0,0,10,50\n", "latency.late=drop-unbiased", "set latency.late to drop"),

@@ -64,7 +64,7 @@ from sdfeel.experiment.build_network import (
     with_epochs,
     with_servers,
 )
-from sdfeel.experiment.build_prices import build_cost, kind_of_rates, says
+from sdfeel.experiment.build_prices import any_known, build_cost, kind_of_rates
 from sdfeel.experiment.build_training import (
     build_engine,
     build_workload,
@@ -87,7 +87,7 @@ from sdfeel.schemes.server_optimizers import ServerStep, stepped
 from sdfeel.sim.simulate import Simulation
 from sdfeel.sim.state import State
 
-CLASSES = 100  # up to which a confusion matrix is kept
+MOST_CLASSES = 100  # with more, no confusion matrix is kept
 EVALUATIONS = 25  # in a run, unless evaluation.every says otherwise
 
 
@@ -100,14 +100,14 @@ class Prepared:
     net: Network  # before the scheme adapted it
     data: Federated
     engine: ModuleEngine
-    why: str  # this engine
+    why: str  # the reason for this engine
     rounds: int  # of all lanes, if nothing ends the run earlier
     packing: Packing | None = None
     notes: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()  # a note if keys of other schemes were ignored
-    budget: Budget | None = None  # how little others learn about clients or examples
-    attack: Attack | None = None  # who lies
-    backdoor: Backdoor | None = None  # how well a backdoor works
+    budget: Budget | None = None  # what others can learn about clients or examples
+    attack: Attack | None = None  # who lies, and how
+    backdoor: Backdoor | None = None  # measures how well a backdoor works
 
     @property
     def scheme(self) -> Scheme:
@@ -139,9 +139,9 @@ class Prepared:
         return build_workload(self.experiment, self.data, build_model(self.experiment, self.data))
 
     def confusion(self, model: Tensor) -> tuple[tuple[int, ...], ...]:
-        """Which classes the model takes for which, of the test examples; nothing if not asked."""
+        """The confusion matrix on the test examples; empty if the experiment does not want one."""
         asked, classes = self.experiment.evaluation, self.data.classes
-        if not asked.confusion or self.personal is not None or not 2 <= classes <= CLASSES:
+        if not asked.confusion or self.personal is not None or not 2 <= classes <= MOST_CLASSES:
             return ()
         tests = min(asked.test_examples or len(self.data.test), len(self.data.test))
         return confusion(*self.engine.outputs(model, ints(np.arange(tests)), "test"), classes)
@@ -157,7 +157,7 @@ class Prepared:
         return Simulation(self.decisions, own, state, *parts)
 
     def also_measured(self, model: Tensor) -> dict[str, float]:
-        """What else is measured of a model: how well a backdoor works."""
+        """Further measurements of a model: how well a backdoor works, if there is one."""
         return {} if self.backdoor is None else self.backdoor.success(model)
 
     @property
@@ -168,7 +168,7 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class RunParts:
-    """What a program has made itself, in place of what an experiment would build."""
+    """Objects that a program passes in, which are then not built from the experiment."""
 
     scheme: Scheme
     net: Network
@@ -186,7 +186,7 @@ class Settled:
     net: Network
     case: Case
     foreign: tuple[str, ...]  # a note if keys of other schemes were ignored
-    notes: tuple[str, ...]  # about keys whose place the data have taken
+    notes: tuple[str, ...]  # about keys without effect, because the data are already split
 
 
 def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
@@ -198,12 +198,12 @@ def prepare(experiment: Experiment, parts: RunParts | None = None) -> Prepared:
 
 
 def settle(experiment: Experiment, parts: RunParts | None = None) -> Settled:
-    """Find what `experiment` names; what cannot go together is refused here."""
+    """Find what `experiment` names, and refuse what cannot go together."""
     scheme, foreign = build_scheme(experiment) if parts is None else (parts.scheme, ())
     if parts is not None and type(scheme) not in SCHEMES.values():
         scheme = Checked(scheme)
     groups = [*experiment.evaluation.per_client, *experiment.evaluation.per_cluster]
-    known = known_metrics(experiment)  # what nobody knows is refused before any data are read
+    known = known_metrics(experiment)  # unknown metrics are refused before any data are read
     if groups:
         chosen(groups, known)
     late = build_late(experiment)
@@ -221,7 +221,7 @@ def settle(experiment: Experiment, parts: RunParts | None = None) -> Settled:
 
 
 def build_late(experiment: Experiment) -> StragglerPolicy:
-    """What is done about late clients."""
+    """The policy for late clients: one of ours, or the user's own."""
     section = experiment.latency
     if isinstance(section.late, str) and not is_path(section.late):
         return StragglerPolicy(cast(Policy, section.late), section.deadline_seconds)
@@ -250,7 +250,8 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
     named = False, False
     if section.links is not None:
         table = links_table(text_of(section.links), section.links, net.links)
-        named = says(table.mbps, table.seconds), says(table.cloud_mbps, table.cloud_seconds)
+        servers = any_known(table.mbps, table.seconds)
+        named = servers, any_known(table.cloud_mbps, table.cloud_seconds)
     clients = None if where is None else build_whereabouts(network, where, net)
     rates, by_round = section.rates, clients is not None and clients.unit == "round"
     case = Case(
@@ -273,7 +274,7 @@ def build_case(experiment: Experiment, scheme: Scheme, net: Network) -> Case:
 
 
 def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
-    """The objects that carry it out: engine, messages, prices and decisions."""
+    """The objects that carry out an experiment: engine, messages, prices and decisions."""
     experiment, data, net, case = settled.experiment, settled.data, settled.net, settled.case
     attack, backdoor, tried = None, None, None
     if experiment.attack.kind != "none":
@@ -316,7 +317,7 @@ def build(settled: Settled, parts: RunParts | None = None) -> Prepared:
 
 
 def _private(made: Prepared, workload: Workload, priced: bool) -> Prepared:
-    """The same with clips, noise and masks; `priced`: by prices of ours, which masks raise."""
+    """`made` with clips, noise and masks; if prices are ours (`priced`), masks raise them."""
     experiment, decisions, packing = made.experiment, made.decisions, made.packing
     layout, attack = made.engine.layout, made.attack
     if experiment.privacy.secure_aggregation and priced:
@@ -335,13 +336,13 @@ def _private(made: Prepared, workload: Workload, priced: bool) -> Prepared:
     return replace(made, budget=budget, notes=told)
 
 
-# Options that say how many rounds pass between two events, and what never happens if too few do.
+# Options that count the rounds between two events, and what never happens in too short a run.
 RARE = {"tau2": "the servers never meet", "buffer": "the cloud never takes a step"}
 
 
 def _ready(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepared:
-    """The same with every `auto` decided, and with all that a person should know before it begins;
-    `parted` is what there is to say about a network whose parts come and go."""
+    """`made` with every `auto` decided, and with all notes that the user should read first;
+    `parted` are those about servers and links that come and go."""
     experiment, decisions, net, case = made.experiment, made.decisions, made.net, settled.case
     if decisions.late.seconds is not None:
         decisions.check_deadline()
@@ -354,7 +355,7 @@ def _ready(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepare
             f"finished: this run does {shortest:g} iterations"
         )
     bare = innermost(decisions.scheme)
-    lengths = decisions.first_lengths  # a run ends by their mean, before all lanes have done theirs
+    lengths = decisions.first_lengths  # a run ends by the lanes' mean, before slow ones are done
     few = min(rounds, ceil(iterations * len(lengths) / max(lengths)))
     for option, missed in RARE.items():
         if getattr(bare, option, 0) > few:
@@ -376,15 +377,15 @@ def _ready(made: Prepared, settled: Settled, parted: tuple[str, ...]) -> Prepare
 def resolved(
     experiment: Experiment, scheme: Scheme, data: Federated, rounds: int, engine: str
 ) -> Experiment:
-    """The same experiment with every `auto` decided, so that a later version cannot differ."""
+    """The same experiment with every `auto` decided, so that later versions run the same."""
     training, evaluation = experiment.training, experiment.evaluation
     if evaluation.every == 0:
         measured = min(evaluation.test_examples or inf, len(data.test))
         measured += min(evaluation.train_examples or inf, len(data.train))
         every = evaluate_every(experiment, data, rounds, measured)
         evaluation = evaluation.model_copy(update={"every": every})
-    dear = evaluation.per_client or evaluation.per_cluster or evaluation.own_steps
-    if evaluation.per_client_every == 0 and dear:
+    costly = evaluation.per_client or evaluation.per_cluster or evaluation.own_steps
+    if evaluation.per_client_every == 0 and costly:
         steps = 4 * evaluation.own_steps * training.batch_size * len(data.parts)
         every = evaluate_every(experiment, data, rounds, len(data.train) + steps)
         every = evaluation.every * ceil(every / evaluation.every)
@@ -415,16 +416,16 @@ def evaluate_every(experiment: Experiment, data: Federated, rounds: int, measure
 
 def scheme_section(name: Any, scheme: Scheme) -> SchemeSection:
     """The experiment's section for a scheme, with all its options."""
-    bare = innermost(scheme)  # a dataclass, most often, which its protocol cannot say
+    bare = innermost(scheme)  # usually a dataclass, which a protocol cannot require
     if not dataclasses.is_dataclass(bare) or not isinstance(name, str | type):
         return SchemeSection.model_validate({"name": name})
-    options = dataclasses.asdict(cast(Any, bare))  # which were read before: nothing to check
+    options = dataclasses.asdict(cast(Any, bare))  # checked when the scheme was made
     return SchemeSection.model_construct(name=name, **options)
 
 
 def build_scheme(experiment: Experiment) -> tuple[Scheme, tuple[str, ...]]:
-    """The scheme with its servers' draws, rules and own steps, and a note if keys of other schemes
-    were ignored."""
+    """The scheme, wrapped in client sampling, robust rules and server steps where they are asked
+    for, and a note if keys of other schemes were ignored."""
     scheme, notes = _build_plain(experiment)
     if type(scheme) not in SCHEMES.values():
         scheme = Checked(scheme)

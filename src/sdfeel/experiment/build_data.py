@@ -1,4 +1,4 @@
-"""From an experiment to its data, and to what is learned from them and measured."""
+"""From an experiment to its data, its loss and its metrics."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
@@ -85,7 +85,7 @@ def split_data(experiment: Experiment, loaded: Dataset | Federated) -> Federated
 
 
 def split_notes(asked: Experiment, loaded: Dataset | Federated, clients: int) -> Iterator[str]:
-    """A sentence about each key whose place the data have taken: they know their clients."""
+    """A sentence about each key without effect, because the data are already split."""
     vain = [key for key in SPLITTING if key in asked.given] if isinstance(loaded, Federated) else []
     if vain:
         have = "has" if len(vain) == 1 else "have"
@@ -150,20 +150,20 @@ def build_loss(experiment: Experiment) -> Loss:
     return loss
 
 
-MEASURED = frozenset(each.name for each in fields(Evaluated))
+TAKEN_NAMES = frozenset(each.name for each in fields(Evaluated))
 
 
 def known_metrics(experiment: Experiment) -> dict[str, Metric]:
     """The metrics by name, with the experiment's own and its loss."""
     own = {name: METRIC.find(given) for name, given in experiment.evaluation.metrics.items()}
     for name, metric in own.items():
-        if name in MEASURED and metric is not METRICS.get(name):
+        if name in TAKEN_NAMES and metric is not METRICS.get(name):
             raise InputError(
-                f"evaluation.metrics has one called '{name}', a number that every run has already: "
-                "give your metric another name"
+                f"evaluation.metrics names a metric '{name}', but every run already measures "
+                "something of that name: give your metric another name"
             )
         if not name.strip():
-            raise InputError("evaluation.metrics has one without a name: give it one")
+            raise InputError("evaluation.metrics has a metric without a name: give it one")
     return {**METRICS, "loss": build_loss(experiment), **own}
 
 
@@ -183,22 +183,22 @@ def _drawn(data: Examples, count: int, seed: int) -> Ints | None:
 
 
 def with_tests(data: Federated, count: int, seed: int) -> Federated:
-    """The same with the clients' and servers' own rows of the test examples that `sample` draws."""
+    """`data` in which clients and servers keep only those test rows that `sample` draws."""
     picked = _drawn(data.test, count, seed)
     if picked is None:
         return data
 
-    def left(groups: Sequence[Ints] | None) -> tuple[Ints, ...] | None:
+    def kept(groups: Sequence[Ints] | None) -> tuple[Ints, ...] | None:
         if groups is None:
             return None
         return tuple(np.flatnonzero(np.isin(picked, rows)) for rows in groups)
 
-    return replace(data, tests=left(data.tests), cluster_tests=left(data.cluster_tests))
+    return replace(data, tests=kept(data.tests), cluster_tests=kept(data.cluster_tests))
 
 
 def groups_of(data: Federated, groups: Groups, every: int, on: str = "auto") -> Groups:
-    """What is measured per client and cluster, and on whose examples: their own for testing, if
-    they have any and unless those for training are asked for."""
+    """`groups` with the examples to measure on: the clients' or servers' own test examples if
+    there are any, unless `on` is train."""
     if on == "train" or (data.tests is None and data.cluster_tests is None):
         return replace(groups, every=every)
     rows = data.tests if data.tests is not None else data.parts
@@ -207,7 +207,7 @@ def groups_of(data: Federated, groups: Groups, every: int, on: str = "auto") -> 
 
 
 def check_tests(data: Federated, section: EvaluationSection, servers: int) -> None:
-    """InputError for examples that are not finite, and metrics on test examples that nobody has."""
+    """Refuse examples that are not finite, and metrics on test examples that nobody has."""
     for each in (data.train, data.test):
         for part in () if each.reads_anew else (each.x, each.y):
             if part.is_floating_point() and not part.sum().isfinite():

@@ -1,4 +1,4 @@
-"""From an experiment to those who lie in it, and to the rules by which servers withstand them."""
+"""From an experiment to the clients and servers that lie, and to the rules against them."""
 
 import numpy as np
 
@@ -19,11 +19,11 @@ from sdfeel.schemes.robust_rules import (
 )
 from sdfeel.schemes.sampling import Sampling
 
-BY_SERVERS = ("sign-flip", "scaling")
+KINDS_FOR_SERVERS = ("sign-flip", "scaling")
 
 
 def with_liars(experiment: Experiment, net: Network) -> Experiment:
-    """The same experiment with the names of those who lie, where it only says how many."""
+    """The same experiment with liars drawn by name, where it only says how many there are."""
     asked = experiment.attack
     if asked.kind == "none" or asked.who or not asked.clients + asked.servers:
         return experiment
@@ -35,13 +35,13 @@ def with_liars(experiment: Experiment, net: Network) -> Experiment:
 
 
 def attack_of(experiment: Experiment) -> Attack | None:
-    """Who lies and how, once all have names; None if nobody does."""
+    """Who lies and how, once the liars have names; None if nobody lies."""
     asked = experiment.attack
     return Attack.of(asked.kind, asked.strength, asked.who, asked.target)
 
 
 def build_attack(experiment: Experiment, net: Network) -> Attack | None:
-    """The same for a network, or InputError where it cannot be."""
+    """Who lies and how in this network; InputError where the attack does not fit."""
     attack = attack_of(experiment)
     if attack is None:
         return None
@@ -55,10 +55,10 @@ def build_attack(experiment: Experiment, net: Network) -> Attack | None:
                 f"attack.who names {role}-{strangers[0]}, which is not in the network: it has "
                 f"{len(clients)} clients and {len(servers)} edge servers, counted from 0"
             )
-    if attack.servers and attack.kind not in BY_SERVERS:
+    if attack.servers and attack.kind not in KINDS_FOR_SERVERS:
         raise InputError(
-            f"attack.kind = {attack.kind} is a client's lie, but attack.servers asks edge servers "
-            f"to lie: choose {' or '.join(BY_SERVERS)}, or set attack.servers to 0"
+            f"attack.kind = {attack.kind} is a client's lie, but attack.servers makes edge servers "
+            f"lie: choose {' or '.join(KINDS_FOR_SERVERS)}, or set attack.servers to 0"
         )
     personal = experiment.personal.method
     if attack.kind == "backdoor" and personal != "none":
@@ -70,7 +70,7 @@ def build_attack(experiment: Experiment, net: Network) -> Attack | None:
 
 
 def check_attack(experiment: Experiment, attack: Attack, decisions: Decisions) -> None:
-    """InputError where edge servers should lie and have nobody to lie to."""
+    """Refuse lying edge servers that would have nobody to lie to."""
     if not attack.servers:
         return
     codec = experiment.compression.backhaul
@@ -86,25 +86,26 @@ def check_attack(experiment: Experiment, attack: Attack, decisions: Decisions) -
         )
     if reason is not None:
         label = experiment.scheme.label
-        raise InputError(f"attack.servers asks edge servers to lie, but {label} {reason}")
+        raise InputError(f"attack.servers makes edge servers lie, but {label} {reason}")
     if codec != "none":
         raise InputError(
-            f"attack.servers asks edge servers to lie about whole models, but compression.backhaul "
-            f"= {codec} sends differences between them: set one of the two to none"
+            f"attack.servers makes edge servers lie about whole models, but compression.backhaul "
+            f"= {codec} sends differences between models: set attack.servers to 0, or "
+            f"compression.backhaul to none"
         )
 
 
 def rule_notes(case: Case) -> tuple[str, ...]:
-    """A sentence if a rule has nobody to compare, because each server draws one client."""
+    """A sentence if a rule has nothing to compare, because every server draws only one client."""
     asked, own = Sampling(**vars(case.experiment.sampling)), case.own
     most = max(asked.among(int(size)) for size in np.bincount(own.home[own.clients]))
     if asked.everybody or most > 1:
         return ()
-    return (f"robust.cluster has no effect where every server hears one client ({asked.key})",)
+    return (f"robust.cluster has no effect where every server draws one client ({asked.key})",)
 
 
 def build_rules(experiment: Experiment) -> tuple[Rule | None, Rule | None]:
-    """The rules by which servers judge what clients, and other servers, send them."""
+    """The rules by which servers combine what clients send them, and what other servers do."""
     asked = experiment.robust
     expected = Expected(asked.liars, asked.server_liars, asked.radius, asked.steps)
     cluster = rule_named(CLUSTER_RULE, asked.cluster, expected)

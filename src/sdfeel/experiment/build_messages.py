@@ -35,9 +35,9 @@ from sdfeel.schemes.server_optimizers import STEPPED
 
 
 def build_packing(experiment: Experiment, layout: Layout) -> Packing | None:
-    """How messages are compressed; None where nothing is lost."""
+    """How messages are clipped and compressed; None where they are sent as they are."""
     section = experiment.compression
-    clip = experiment.privacy.clip or 1.0  # not set: until `with_clip` knows the run
+    clip = experiment.privacy.clip or 1.0  # not set: 1, until `with_clip` has chosen one
     guards = () if experiment.privacy.protects != "clients" else (Clip(clip),)
     if section.uplink == section.backhaul == "none" and not guards:
         return None
@@ -60,7 +60,7 @@ def build_packing(experiment: Experiment, layout: Layout) -> Packing | None:
 def protected(
     experiment: Experiment, packing: Packing | None, decisions: Decisions, layout: Layout
 ) -> Packing | None:
-    """The same with noise and masks, as far as the experiment asks for them."""
+    """`packing` with noise and masks, as far as the experiment wants them."""
     check_private(experiment, layout)
     return with_masks(experiment, with_noise(experiment, packing, decisions), decisions, layout)
 
@@ -68,7 +68,7 @@ def protected(
 def with_noise(
     experiment: Experiment, packing: Packing | None, decisions: Decisions
 ) -> Packing | None:
-    """The same with the noise that each client adds after its clip."""
+    """`packing` with the noise that each client adds after clipping."""
     section = experiment.privacy
     if packing is None or section.protects != "clients" or not section.noise:
         return packing
@@ -79,21 +79,21 @@ def with_noise(
 
 
 def _share(experiment: Experiment, decisions: Decisions) -> float:
-    """How much of the noise each client adds."""
+    """The share of the noise that each client adds."""
     return 1.0 if experiment.privacy.noise_in == "message" else 1 / sqrt(smallest_sum(decisions))
 
 
-FAR = 5.0  # times the model's length: noise that carries it so far leaves little of what it learns
+FAR = 5.0  # noise as long as this many models leaves little of what is learned
 
 
 def with_clip(
     experiment: Experiment, decisions: Decisions, initial: Tensor
 ) -> tuple[Experiment, tuple[str, ...]]:
-    """The same with a clip where none is set, and a note where noise will carry the model far.
+    """The experiment with a clip, if it has none, and a note if noise will carry the model far.
 
-    Noise is as wide as the clip in every number, and a model has many: what is added in each round
-    is much longer than any update, and adds up like a random walk. In the mean of all clients over
-    all rounds it is this long.
+    The noise in every single number is as large as the clip, and a model has many numbers: so the
+    noise of a round is much longer than any update. Over the rounds it adds up like a random walk,
+    whose length, in the mean over all clients, is `walk` times the clip.
     """
     section = experiment.privacy
     if section.protects == "nothing":
@@ -103,7 +103,7 @@ def with_clip(
         return experiment.model_copy(update={"privacy": _clipped(section, clip)}), ()
     rounds = decisions.expected_rounds(experiment.training.iterations)
     numbers, clients = initial.numel(), len(decisions.net.clients)
-    if experiment.sampling != SamplingSection():  # noise is that of whoever takes part
+    if experiment.sampling != SamplingSection():  # only clients that take part add noise
         works = map(decisions.work, decisions.first_views())
         clients = sum(len(work.down.rows) for work in works)
     walk = section.noise * _share(experiment, decisions) * sqrt(rounds * numbers / clients)
@@ -127,7 +127,7 @@ def _clipped(section: PrivacySection, clip: float) -> PrivacySection:
 def with_masks(
     experiment: Experiment, packing: Packing | None, decisions: Decisions, layout: Layout
 ) -> Packing | None:
-    """The same with sums in place of messages, if the experiment asks for that."""
+    """`packing` with sums in place of messages, if the experiment wants secure aggregation."""
     if not experiment.privacy.secure_aggregation:
         return packing
     check_sums(experiment, decisions)
@@ -137,7 +137,7 @@ def with_masks(
 def masked(
     experiment: Experiment, packing: Packing | None, net: Network, layout: Layout
 ) -> Packing:
-    """The same where clients weight their updates by their cluster, and hide them in sums."""
+    """`packing` in which clients weight their updates themselves and hide them in sums."""
     mass = [float(net.samples[net.home == d].sum()) for d in net.home]
     weights = tuple((net.samples / np.maximum(mass, 1e-300)).tolist())
     together = int(np.bincount(net.home[net.home >= 0]).max())
@@ -146,19 +146,20 @@ def masked(
 
 
 def hiding(experiment: Experiment, decisions: Decisions) -> Decisions:
-    """The same, if the experiment asks for that, where servers see sums alone."""
+    """`decisions` in which servers see only sums, if the experiment wants that."""
     return decisions.with_masked_sums if experiment.privacy.secure_aggregation else decisions
 
 
 def check_sums(experiment: Experiment, decisions: Decisions) -> None:
-    """InputError if a server must see more than the sum of its clients' updates."""
+    """Refuse secure aggregation if a server must see more than the sum of its clients' updates."""
     if (mover := _mover(decisions)) is not None:
         raise InputError(
             f"privacy.secure_aggregation lets clients weight their updates themselves, by their "
-            f"cluster, but {mover} lets them move to other clusters: leave one of them out"
+            f"share of a cluster's data, but {mover} lets them move to other clusters: leave one "
+            f"of them out"
         )
-    every = replace(decisions, least=0)  # sum, however small
-    reason = unsummable(every) or _too_late(every)
+    any_size = replace(decisions, least=0)  # here, sums may have any number of terms
+    reason = unsummable(any_size) or _too_late(any_size)
     if reason is not None:
         instead = INSTEAD.get(reason, "")
         raise InputError(
@@ -169,7 +170,7 @@ def check_sums(experiment: Experiment, decisions: Decisions) -> None:
 
 
 def _mover(decisions: Decisions) -> str | None:
-    """What may take a client to a server other than the one by which it weights its updates."""
+    """The key by which clients may meet servers for whose clusters they weight no updates."""
     changing, net = decisions.outages, decisions.net
     if changing is None or len(net.servers) == 1:
         return None
@@ -179,11 +180,11 @@ def _mover(decisions: Decisions) -> str | None:
 
 
 JUDGED = "combines models by a rule that must see each of them"
-ROWS = "keeps rows in addition to the models, which take updates with other weights"
+ROWS = "keeps rows in addition to the models, and updates them with other weights"
 ALONE = "has a server that takes one client's model, which is not a sum"
 WEIGHED = "weights clients by more than their data"
 CHANCES = "weights clients by their chances of being in time"
-FEW = "leaves a server at most two thirds of those it asked, which is too few to unmask a sum"
+FEW = "leaves a server at most two thirds of its clients, which is too few to unmask a sum"
 INSTEAD = {
     ALONE: "let every server have two clients or more in every round, or ",
     CHANCES: "set latency.late to drop, or ",
@@ -192,7 +193,7 @@ INSTEAD = {
 
 
 def _culprit(experiment: Experiment, decisions: Decisions, reason: str) -> str:
-    """What needs more than sums: the scheme itself, or what was put around it."""
+    """What needs more than sums: the scheme itself, or a key that changes what it does."""
     rule, shelves = experiment.robust.cluster, decisions.net.shelves
     if reason == ALONE and experiment.sampling != SamplingSection():
         drawn = "share" if experiment.sampling.clients is None else "clients"
@@ -207,7 +208,7 @@ def _culprit(experiment: Experiment, decisions: Decisions, reason: str) -> str:
 
 
 def unsummable(decisions: Decisions) -> str | None:
-    """Why a scheme cannot do with sums of updates, weighted by data; None if it can."""
+    """Why a scheme needs more than sums of updates weighted by data; None if it does not."""
     net = decisions.net
     if Needs.of(decisions).measures:
         return "asks clients for gradients and losses of their own"
@@ -218,7 +219,7 @@ def unsummable(decisions: Decisions) -> str | None:
     crowds, several = np.bincount(net.home[net.home >= 0]), len(decisions.lanes) > 1
     alone = [work.down.rows[0] for work, _ in ends if len(work.down.rows) == 1]
     if several and any(crowds[net.home[client]] > 1 for client in alone):
-        return "takes its clients' models one at a time, and one is not a sum"
+        return "takes its clients' models one at a time, and a single model is not a sum"
     if net.shelves:
         return ROWS
     for work, mix in ends:
@@ -243,12 +244,12 @@ def _by_data(net: Network, clients: Ints, weights: Floats) -> bool:
 
 
 def _too_late(decisions: Decisions) -> str | None:
-    """Why sums do not fit what is done about late clients; None if they do."""
+    """Why the policy for late clients does not allow sums; None if it does."""
     if decisions.late.seconds is None:
         return None
     if decisions.late.policy == "drop-unbiased":
         return CHANCES
-    steady = decisions.cost.channel is None and decisions.outages is None  # so in every round
+    steady = decisions.cost.channel is None and decisions.outages is None  # all rounds are alike
     for view in decisions.first_views():
         came = decisions.plan(view).mix.up
         if not all(_by_data(decisions.net, sources, weights) for _, sources, weights in came):
@@ -281,7 +282,7 @@ def build_budget(
 
 
 def check_apart(parts: Sequence[Ints]) -> None:
-    """InputError if an example is used more than once in a pass, by one client or by several."""
+    """Refuse an example that is used more than once in a pass, by one client or by several."""
     rows, counts = np.unique(np.concatenate(parts), return_counts=True)
     if (counts > 1).any():
         row = int(rows[counts > 1][0])
@@ -294,7 +295,7 @@ def check_apart(parts: Sequence[Ints]) -> None:
 
 
 def check_private(experiment: Experiment, layout: Layout) -> None:
-    """InputError where noise would fall on what is not a parameter."""
+    """Refuse noise on what clients send in addition to parameters."""
     if experiment.privacy.protects != "clients" or layout.sizes == layout.trainable:
         return
     culprit, instead = "running statistics or frozen parameters", "choose a model without them"

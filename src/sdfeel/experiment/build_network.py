@@ -53,7 +53,7 @@ def with_epochs(
     decisions: Decisions,
     net: Network,
 ) -> tuple[Decisions, Network]:
-    """The decisions with those of all epochs, and the network of the first."""
+    """The decisions, which know those of later epochs, and the network of the first epoch."""
     check_changeable(experiment)
     epochs, first = [], net
     for epoch in membership.schedule(experiment.network.epochs):
@@ -86,7 +86,7 @@ def check_changeable(experiment: Experiment) -> None:
     if experiment.privacy.secure_aggregation:
         raise InputError(
             "privacy.secure_aggregation lets clients weight their updates themselves, by their "
-            "cluster, but network.epochs changes clusters: leave one of them out"
+            "share of a cluster's data, but network.epochs changes clusters: leave one of them out"
         )
 
 
@@ -102,12 +102,12 @@ def on_another(
     if work.measure or own.mix(view, own.cost.done(work)).memory:
         raise InputError(
             f"network.epochs: {name} remembers what clients did or measured in earlier rounds, "
-            f"which would have to move with them: leave it out"
+            f"which would have to move with them: leave network.epochs out"
         )
     if any(shelf.returned for shelf in own.net.shelves):
         raise InputError(
-            f"network.epochs: a run of {name} returns what it keeps, which begins anew with every "
-            f"epoch: leave network.epochs out"
+            f"network.epochs: a run of {name} returns models that it keeps aside, and these begin "
+            f"anew with every epoch: leave network.epochs out"
         )
     if own.outages is not None or own.late.policy != "wait":
         raise InputError(
@@ -115,7 +115,7 @@ def on_another(
             "all: leave out network.changes, network.link_chance, network.server_up_seconds, "
             "network.whereabouts and latency.late"
         )
-    membership.heirs(before, net)  # somebody stays
+    membership.heirs(before, net)  # InputError unless a server stays
     prices = (cost or own.cost).in_cells(net.home)
     found = Decisions.of(own.scheme, net, prices, own.seed, own.local, own.late)
     sizes = [(len(each.samples), len(each.linked)) for each in (own.net, found.net)]
@@ -136,15 +136,15 @@ def build_cloud(cloud: int, net: Network, changing: Outages | None) -> int:
         )
     if changing is not None:
         raise InputError(
-            "network.cloud names a server that is always there: leave it out, or leave out "
+            "network.cloud needs a server that is always up: leave it out, or leave out "
             "network.changes, network.link_chance and network.server_up_seconds"
         )
     return cloud
 
 
 def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
-    """How servers, links and the cloud come and go (None: they do not), as far as the scheme
-    notices, and what the user should know about it."""
+    """How servers, links and the cloud come and go, as far as the scheme notices (None: not at
+    all), and notes about it for the user."""
     section = case.experiment.network
     backhaul = case.experiment.compression.backhaul
     if case.net.peers is not None and backhaul != "none" and {"backhaul", "mixing"} <= case.used:
@@ -157,7 +157,7 @@ def build_changing(case: Case) -> tuple[Outages | None, tuple[str, ...]]:
         raise InputError(
             "network.server_up_seconds and network.server_down_seconds go together: set both"
         )
-    kinds = "absent_cloud", "changing_servers", "changing_links"  # by how many a change names
+    kinds = "absent_cloud", "changing_servers", "changing_links"  # a change names 0, 1 or 2 servers
     changes = tuple(change for change in case.schedule if kinds[len(change.who)] in case.used)
     link_chance, up_seconds = section.link_chance, section.server_up_seconds
     if link_chance < 1 and "changing_links" not in case.used:
@@ -205,7 +205,7 @@ def _warned(outages: Outages, case: Case) -> tuple[str, ...]:
     name = case.experiment.network.changes
     if case.tolerates.central:
         lost = outages.schedule and not outages.schedule[-1].up
-        return (f"at the end of {name} the cloud is away, so nobody will train any more",) * bool(
+        return (f"at the end of {name} the cloud is down, so nobody will train any more",) * bool(
             lost
         )
     apart = outages.cut_off(case.net)
@@ -253,7 +253,7 @@ def overlapping(net: Network, count: int) -> Network:
 
 
 def equal_network(experiment: Experiment) -> Network:
-    """The experiment's servers with clients of equal data: to look at the graph alone."""
+    """The experiment's servers, with clients that have equally much data: for showing the graph."""
     section = experiment.network
     real = server_graph(experiment)
     links = build_links(experiment, real)
@@ -271,7 +271,7 @@ def who_holds_what(data: Federated) -> Ints:
 
 
 def build_links(experiment: Experiment, real: ServerGraph | None) -> Sparse:
-    """(D, D) which servers are joined; `real`, where the experiment names a graph that is known."""
+    """(D, D) which servers are linked; `real` is the graph of a file or real network, if any."""
     section = experiment.network
     draws = rng(experiment.seed, "graph")
     if real is None and (not isinstance(section.graph, str) or is_path(section.graph)):
@@ -290,7 +290,7 @@ def build_links(experiment: Experiment, real: ServerGraph | None) -> Sparse:
 
 
 def server_graph(experiment: Experiment) -> ServerGraph | None:
-    """The graph that is read from a file or known by the name of a real network, if it is."""
+    """The graph of a file or of a real network, if network.graph names one."""
     section = experiment.network
     if not isinstance(section.graph, str):
         return None

@@ -49,8 +49,8 @@ from sdfeel.radio.channel import (
     snr_of,
 )
 
-MOST = 40.0  # bits per second and hertz: no radio sends more
-LEAST = 1e-3  # and at less than this, nobody would send a model
+MOST_PER_HERTZ = 40.0  # bits per second: no radio sends more
+LEAST_PER_HERTZ = 1e-3  # with less than this, nobody would send a model
 
 
 def build_cost(
@@ -61,7 +61,7 @@ def build_cost(
     layout: Layout,
     packing: Packing | None = None,
 ) -> Cost:
-    """Each client's speed and each link's rate: what rounds are priced by."""
+    """Each client's speed and each link's rate, which give the price of a round."""
     section, devices = experiment.latency, experiment.devices
     clients = len(data.parts)
     speeds = floats(np.full(clients, devices.gflops * 1e9))
@@ -163,12 +163,12 @@ def _with_places(priced: Cost, experiment: Experiment, net: Network) -> Cost:
     found = None if name is None else build_whereabouts(experiment.network, name, net)
     if name is None or found is None or found.metres is None:
         raise InputError(
-            "radio.rates is whereabouts, but nobody says where clients are: give "
+            "radio.rates is whereabouts, but no file says where clients are: give "
             "network.whereabouts a file with longitude and latitude"
         )
     if not isinstance(section.fading, str) or named.is_path(section.fading):
         raise InputError(
-            "radio.fading is a channel of your own, which learns the clients' mean rates once, "
+            "radio.fading is a channel of your own, which is given the clients' mean rates once, "
             "but radio.rates is whereabouts: let that channel follow the places itself, with "
             "radio.rates=equal"
         )
@@ -193,7 +193,7 @@ def _check_reach(found: Whereabouts, cell: Cell, name: str) -> None:
     assert found.metres is not None
     assert found.lines is not None
     carried = efficiency(cell.snr(np.nan_to_num(found.metres, nan=NEAREST).clip(NEAREST)))
-    lost = np.flatnonzero(carried < LEAST)
+    lost = np.flatnonzero(carried < LEAST_PER_HERTZ)
     if len(lost):
         n = int(lost[0])
         raise InputError(
@@ -205,7 +205,7 @@ def _check_reach(found: Whereabouts, cell: Cell, name: str) -> None:
 
 
 def _own_channel(given: Any, radio: Floats, snr: Floats, seed: int) -> Channel:
-    """A user's channel, or what a user's function makes of rates, noise and seed."""
+    """A user's channel, or the channel that a user's function returns."""
     found = named.imported(given) if isinstance(given, str) else given
     if not hasattr(found, "at") or isinstance(found, type):
         with named.errors_naming("radio.fading", "a channel"):
@@ -229,7 +229,7 @@ def kind_of_rates(rates: str, clients: int) -> Rates:
 
 
 def _mean_snr(experiment: Experiment, clients: int) -> Floats:
-    """(C,) by where clients are, or by measured rates."""
+    """(C,) mean signal-to-noise ratios, from where clients are or from measured rates."""
     section, cell = experiment.radio, _cell(experiment.radio)
     if section.rates == "distance":
         draws = rng(experiment.seed, "positions")
@@ -271,18 +271,18 @@ def _with_trace(priced: Cost, section: RadioSection, clients: int, nominal: floa
 
 
 def _with_links(priced: Cost, known: ServerGraph, net: Network) -> Cost:
-    """Prices with what is known about links; the others keep what they have, or their kind's."""
+    """Prices with the rates and delays that `known` has; other links keep what they had."""
     across, up, own = priced.server_rates, priced.cloud_rates, priced.overheads
-    if says(known.mbps, known.cloud_mbps):
+    if any_known(known.mbps, known.cloud_mbps):
         before = np.ones(net.links.shape) if across is None else across
         across = _known(known.mbps * 1e6 / priced.rates["server-server"], before) * net.links
         before = np.ones(len(net.linked)) if up is None else up
         up = _known(known.cloud_mbps * 1e6 / priced.rates["server-cloud"], before)
-    if says(known.seconds):
+    if any_known(known.seconds):
         usual = floats(np.full(net.links.shape, priced.delay("server-server")))
         usual = usual if own.server_delays is None else own.server_delays
         own = replace(own, server_delays=_known(known.seconds, usual) * net.links)
-    if says(known.cloud_seconds):
+    if any_known(known.cloud_seconds):
         usual = floats(np.full(len(net.linked), priced.delay("server-cloud")))
         usual = usual if own.cloud_delays is None else own.cloud_delays
         own = replace(own, cloud_delays=_known(known.cloud_seconds, usual))
@@ -293,12 +293,13 @@ def _known(found: Floats, otherwise: Floats) -> Floats:
     return floats(np.where(np.isnan(found), otherwise, found))
 
 
-def says(*tables: Floats) -> bool:
+def any_known(*tables: Floats) -> bool:
+    """Does one of these tables have a value that is not NaN?"""
     return any(bool((~np.isnan(each)).any()) for each in tables)
 
 
 def _check_band(mbps: Floats, section: RadioSection, name: str) -> None:
-    if mbps.max() > MOST * section.bandwidth_mhz:
+    if mbps.max() > MOST_PER_HERTZ * section.bandwidth_mhz:
         raise InputError(
             f"{name} has a rate of {mbps.max():g} Mbit/s, more than {section.bandwidth_mhz:g} MHz "
             f"can carry: raise radio.bandwidth_mhz"

@@ -70,7 +70,7 @@ def build_training(experiment: Experiment) -> Training:
 def build_workload(
     experiment: Experiment, data: Federated, module: nn.Module, secret: int | None = None
 ) -> Workload:
-    """What an engine is built around; noise in its steps is drawn from `secret` or the seed."""
+    """What an engine is built around; noise in its steps is drawn from `secret`, or by the seed."""
     training = build_training(experiment)
     if training.private is not None and secret is not None:
         training = replace(training, private=replace(training.private, secret=secret))
@@ -91,7 +91,7 @@ def build_workload(
 
 
 def check_own_loss(workload: Workload) -> None:
-    """Refuse a loss that training cannot follow, by the outputs for a first batch of examples."""
+    """Refuse a loss that training cannot use, tried on the outputs for a first batch."""
     training = workload.training
     found = _tried(workload, workload.train, training.batch_size)
     if found is not None:
@@ -99,8 +99,8 @@ def check_own_loss(workload: Workload) -> None:
 
 
 def _tried(workload: Workload, data: Examples, count: int) -> tuple[Tensor, Tensor] | None:
-    """What the model says about the first examples, and their targets; None where it fails: the
-    same examples may be fine in the order in which clients have them."""
+    """The model's outputs for the first examples, and their targets. None if the model fails: in
+    the order in which clients have them, the same examples may be fine."""
     module, (x, y) = workload.module, data.block(0, count)
     was_training = module.training
     module.eval()
@@ -117,7 +117,7 @@ def _tried(workload: Workload, data: Examples, count: int) -> tuple[Tensor, Tens
 def check_metrics(
     workload: Workload, known: Mapping[str, Metric], asked: EvaluationSection
 ) -> None:
-    """Refuse a metric of ours that does not suit what the model gives."""
+    """Refuse a built-in metric that does not suit the model's outputs."""
     names = dict.fromkeys([*asked.metrics, *asked.per_client, *asked.per_cluster])
     ours = [name for name in names if any(known[name] is each for each in METRICS.values())]
     found = _tried(workload, workload.test, 2) if ours else None

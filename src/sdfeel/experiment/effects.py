@@ -2,7 +2,7 @@
 
 A note before the first round names whatever is set and changes nothing. Options that a scheme may
 refuse are judged by what it declares (`core.tolerance`); for the other keys, `KEYS` says what they
-need in order to have an effect. A key in neither place always has one.
+need in order to have an effect. A key in neither place always has an effect.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -43,7 +43,7 @@ class Case:
     schedule: tuple[Change, ...] = ()  # what network.changes says
     links: tuple[bool, bool] = (False, False)  # does radio.links name servers? the cloud?
     rates: Rates = "equal"  # what the clients' mean rates come from
-    engine: str = "native"  # which computes
+    engine: str = "native"  # the one that computes the run
     clients: Whereabouts | None = None  # what network.whereabouts says
 
     @cached_property
@@ -83,7 +83,7 @@ class Case:
 
     @property
     def single_steps(self) -> bool:
-        """Does a client take one step only from every model that it is given?"""
+        """Does a client take only one step from every model that it receives?"""
         scheme, latency = self.experiment.scheme, self.experiment.latency
         usual = defaults(find(scheme.name))
         unit = latency.iteration_unit or PRESETS[latency.preset].iteration_unit
@@ -102,11 +102,11 @@ class Case:
         return self.rates != "equal" or self.experiment.radio.trace is not None
 
 
-def asked(case: Case) -> Iterator[tuple[str, str]]:
+def options_set(case: Case) -> Iterator[tuple[str, str]]:
     """The options of `core.tolerance` that are set, each with the key that sets it."""
     network, latency = case.experiment.network, case.experiment.latency
     given = case.experiment.given
-    lines = {len(change.who) for change in case.schedule}
+    changed = {len(change.who) for change in case.schedule}  # 2: a link, 1: a server, 0: the cloud
     if case.several:
         for key, option in (("graph", "graph"), ("mixing", "mixing")):
             if f"network.{key}" in given and not case.consensus:
@@ -115,13 +115,13 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
             yield "peers", f"network.mixing = {case.net.peers.name}"
         if network.link_chance < 1:
             yield "changing_links", "network.link_chance"
-        if 2 in lines:
+        if 2 in changed:
             yield "changing_links", "network.changes (links)"
     if network.server_up_seconds is not None:
         yield "changing_servers", "network.server_up_seconds"
-    if 1 in lines:
+    if 1 in changed:
         yield "changing_servers", "network.changes (servers)"
-    if 0 in lines:
+    if 0 in changed:
         yield "absent_cloud", "network.changes (the cloud)"
     if network.cloud is not None and case.several:
         yield "cloud_server", "network.cloud"
@@ -131,7 +131,7 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "absent_clients", "network.whereabouts (absences)"
     for key in sorted({"sampling.clients", "sampling.share"} & given):
         yield "sampling", key
-    failing = network.server_up_seconds is not None or 1 in lines
+    failing = network.server_up_seconds is not None or 1 in changed
     # Clients in several cells continue with another server while their own is away, if all wait
     # for one another.
     moves = failing and "changing_servers" in case.used and not case.lanes
@@ -160,7 +160,7 @@ def asked(case: Case) -> Iterator[tuple[str, str]]:
         yield "server_rule", f"robust.servers = {rule}"
     for option in ("uplink", "backhaul"):
         codec = getattr(case.experiment.compression, option)
-        # The gossip at the end uses what the scheme itself makes no use of.
+        # The gossip at the end uses an option even where the scheme itself ignores it.
         used = case.consensus and case.tolerates.verdict(option) == IGNORED
         if codec != "none" and (option == "uplink" or (case.several and not used)):
             yield option, f"compression.{option} = {codec}"
@@ -250,7 +250,7 @@ OWN_DATA = Need(
         not isinstance(name := case.experiment.data.name, str)
         or (name not in DATASETS and not name.lower().endswith(".npz"))
     ),
-    "with data whose examples have neither columns nor code",
+    "with data sets known by name and .npz files",
 )
 
 ANEW = Need(lambda case: not is_table(recorded_name(case.experiment.data.name)), "with a table")
@@ -264,7 +264,8 @@ AS_PRICED = Need(
 )
 
 DRAWN = Need(
-    lambda case: Sampling(**vars(case.experiment.sampling)).draws(case.own), "where it is everybody"
+    lambda case: Sampling(**vars(case.experiment.sampling)).draws(case.own),
+    "where everybody takes part anyway",
 )
 KEYS: Mapping[str, tuple[Need, ...]] = {
     "network.servers": (CELLS,),
@@ -326,7 +327,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
         ),
     ),
     "training.workers": (
-        Need(  # one worker is what a loop is: runs side by side are told to have one each
+        Need(  # a loop has one worker, and runs side by side set this key to 1
             lambda case: case.engine != "loop" or case.experiment.training.workers == 1,
             "with training.engine = loop",
         ),
@@ -400,7 +401,7 @@ KEYS: Mapping[str, tuple[Need, ...]] = {
 }
 
 
-# What cannot go together, each with the sentence that says so; its names are those of `check`.
+# What cannot go together, with the sentence that says so; `check` fills in the {names}.
 CLASHES: tuple[tuple[tuple[Need, ...], str], ...] = (
     (
         (JUDGED, _where("latency.late", "drop-unbiased")),
@@ -420,16 +421,16 @@ CLASHES: tuple[tuple[tuple[Need, ...], str], ...] = (
     (
         (COMPARED, _where("compression.backhaul", "uniform", "top-k")),
         "robust.servers = {servers} compares whole models, but compression.backhaul = {codec} "
-        "sends differences between them: set one of the two to none",
+        "sends differences between models: set one of the two to none",
     ),
     (
         (PERSONAL, _set("evaluation.estimates")),
-        "evaluation.estimates is about one model that all share, but personal.method is {method}: "
+        "evaluation.estimates measures a model that all share, but personal.method is {method}: "
         "leave one of them out",
     ),
     (
         (PERSONAL, _set("evaluation.own_steps")),
-        "evaluation.own_steps is about what clients make of a model that all share, but "
+        "evaluation.own_steps measures what clients make of a model that all share, but "
         "personal.method is {method}: leave one of them out",
     ),
     (
@@ -443,7 +444,7 @@ CLASHES: tuple[tuple[tuple[Need, ...], str], ...] = (
 def check(case: Case) -> None:
     """InputError for what the scheme refuses, and for what cannot go together."""
     experiment, peers = case.experiment, case.net.peers
-    if options := tuple(asked(case)):
+    if options := tuple(options_set(case)):
         others = {name: kind.tolerates for name, kind in SCHEMES.items()}
         tolerance.check(experiment.scheme.label, case.tolerates, options, others)
     for needs, sentence in CLASHES:
@@ -461,7 +462,7 @@ def check(case: Case) -> None:
 
 def notes(case: Case) -> tuple[str, ...]:
     """What is set and has no effect, in sentences."""
-    options = tuple(asked(case))
+    options = tuple(options_set(case))
     vain: dict[str, list[str]] = {"": tolerance.ignored(case.tolerates, options) if options else []}
     given = case.experiment.given
     for key in (key for key in KEYS if key in given):

@@ -35,7 +35,8 @@ class GridPoint:
 
 
 def axis(text: str) -> Axis:
-    """
+    """The axis that a text such as `seed=0..3` stands for.
+
     >>> axis("scheme.tau1=1,3,20")
     Axis(key='scheme.tau1', values=('1', '3', '20'))
     >>> axis("seed=0..3")

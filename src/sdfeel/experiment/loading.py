@@ -96,7 +96,7 @@ def checked(values: Mapping[str, Any]) -> Experiment:
 
 
 def _plain(value: Any) -> Any:
-    """The same with NumPy's numbers as Python's, which is what results of loops often are."""
+    """`value` with NumPy's numbers as Python's: loops over arrays give NumPy's."""
     if isinstance(value, np.generic):
         return value.item()
     if type(value) is dict:
@@ -146,7 +146,7 @@ def _parsed(setting: str) -> tuple[list[str], Any]:
 
 
 def _worded(path: list[str], value: Any) -> Any:
-    """The value, or the word `none` where that is one of the words that a key takes."""
+    """The value; but None becomes the word `none` where the key takes that word."""
     section = Experiment.model_fields.get(path[0])
     kind = None if section is None else section.annotation
     if value is not None or len(path) != 2 or not isinstance(kind, type):
@@ -242,7 +242,7 @@ def rule_of(error: Mapping[str, Any]) -> str:
     return str(error["msg"]).removeprefix("Input should be ")
 
 
-# What things are called in papers and in other programs, and what stands for them here.
+# Names that papers and other programs use, and our keys for the same things.
 ELSEWHERE = {
     "alpha": "data.concentration (Dirichlet), or scheme.alpha (exchanges between servers)",
     "batchsize": "training.batch_size",
@@ -299,7 +299,7 @@ KINDS = ("key", "scheme", "scheme to plan", "server optimizer", "engine", "parti
 
 
 def hinted(error: UnknownName) -> InputError:
-    """The same error; what is called so elsewhere is told in our words.
+    """The same error, with our word for what papers or other programs call by the unknown name.
 
     >>> from sdfeel.core.errors import unknown
     >>> print(hinted(unknown("key", "training.lr", ["training.batch_size"])))
@@ -316,7 +316,7 @@ def hinted(error: UnknownName) -> InputError:
 
 @contextmanager
 def in_our_words() -> Iterator[None]:
-    """Errors about names that layers below do not know are hinted."""
+    """A block in which errors about unknown names say what the thing is called here."""
     try:
         yield
     except UnknownName as error:

@@ -45,7 +45,7 @@ def _rule(mixing: object) -> Rule:
 
 
 def used_whereabouts(case: Case, found: Whereabouts) -> Whereabouts | None:
-    """What of it the scheme notices; InputError for what it cannot go together with."""
+    """The part of a trace that the scheme notices; InputError for keys that contradict it."""
     used = case.used
     moves = found.moves and "moving_clients" in used and case.several
     if not moves:
@@ -60,8 +60,8 @@ def used_whereabouts(case: Case, found: Whereabouts) -> Whereabouts | None:
         )
     if case.experiment.network.overlap:
         raise InputError(
-            "network.overlap puts clients into several cells, but network.whereabouts says in "
-            "which cell each is: leave one of them out"
+            "network.overlap puts clients into several cells, but network.whereabouts puts every "
+            "client into one: leave one of them out"
         )
     return found
 
@@ -75,7 +75,7 @@ class _Row:
 
 
 def read_whereabouts(text: str, name: str, clients: int, net: Network) -> Whereabouts:
-    """The events of a table whose first line names its columns, in any order of time.
+    """The events of a table whose first line names its columns; its rows may be in any order.
 
     >>> from sdfeel.core.network import clustered
     >>> pair = clustered([1, 1], [0, 1], np.array([[0, 1], [1, 0]]))
@@ -114,7 +114,8 @@ def read_whereabouts(text: str, name: str, clients: int, net: Network) -> Wherea
 
 
 def _table(text: str, name: str) -> list[tuple[int, list[str]]]:
-    """Lines that say something, with their numbers; a dash says nothing."""
+    """The cells of all lines but comments and empty ones, with the lines' numbers; a dash counts
+    as an empty cell."""
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         if line.lstrip().startswith("#") or not line.strip():
@@ -122,12 +123,12 @@ def _table(text: str, name: str) -> list[tuple[int, list[str]]]:
         cells = [cell.strip() for cell in next(csv.reader([line]))]
         found.append((number, ["" if cell == "-" else cell for cell in cells]))
     if len(found) < 2:
-        raise InputError(f"{name} has no events: give a line of column names and one for each")
+        raise InputError(f"{name} has no events: give a line of column names, and a line per event")
     return found
 
 
 def _checked(columns: Sequence[str], name: str) -> str:
-    """The column that says when."""
+    """The name of the column of times, once all column names are checked."""
     strange = [column for column in columns if column not in COLUMNS]
     if strange:
         raise InputError(
@@ -187,7 +188,7 @@ def _flag(row: _Row, flag: str, name: str) -> bool:
 
 
 def _server(row: _Row, name: str, net: Network) -> int:
-    """The server that a client has from now on, by its number."""
+    """The number of the server that the client has from now on."""
     given, count = row.cells.get("server", ""), len(net.linked)
     if given == "none":
         return NOWHERE
@@ -222,7 +223,7 @@ def _nearest(place: Place, name: str, net: Network) -> int:
     """The server that is nearest to a place."""
     if net.places is None:
         raise InputError(
-            f"{name} says where clients are, but nobody says where servers are: give "
+            f"{name} says where clients are, but no file says where servers are: give "
             f"network.places, or a network.graph that knows it"
         )
     return int(np.argmin([great_circle(place, each) for each in net.places]))

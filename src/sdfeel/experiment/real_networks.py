@@ -31,7 +31,7 @@ class ServerGraph:
 
     links: Floats  # (D, D) 1 where two servers are joined
     mbps: Floats  # (D, D)
-    seconds: Floats  # (D, D) that a message is under way
+    seconds: Floats  # (D, D) that a message travels
     cloud_mbps: Floats  # (D,)
     cloud_seconds: Floats  # (D,)
     places: tuple[tuple[float, float], ...] | None = None  # longitude and latitude
@@ -43,7 +43,7 @@ class ServerGraph:
 
 
 def catalogue(prefix: str = "") -> list[str]:
-    """The names of topohub's networks that begin so, as network.graph takes them."""
+    """The names of topohub's networks that begin with `prefix`, as network.graph takes them."""
     return sorted(
         TOPOHUB + name for name in _catalogue(_data()).values() if name.startswith(prefix)
     )
@@ -74,7 +74,7 @@ def _data() -> Path:
 
 @lru_cache(maxsize=4)
 def _catalogue(data: Path) -> dict[str, str]:
-    """The names of all networks, by the same in lower case."""
+    """The names of all networks, each found by its lower-case spelling."""
     files = (path.with_suffix("").relative_to(data) for path in sorted(data.rglob("*.json")))
     return {path.as_posix().lower(): path.as_posix() for path in files}
 
@@ -92,7 +92,7 @@ def _of_record(record: dict[str, Any]) -> ServerGraph:
     return _joined(len(nodes), wires, places, names)
 
 
-Wire = tuple[int, int, float | None, float | None]  # two servers, Mbit/s, seconds under way
+Wire = tuple[int, int, float | None, float | None]  # two servers, Mbit/s, seconds of travel
 
 
 def _joined(
@@ -218,7 +218,7 @@ def _check_again(before: dict[str, float], given: dict[str, float], line: int, n
 
 
 def row_of(cells: Sequence[str], columns: Sequence[str], line: int, name: str) -> dict[str, float]:
-    """The numbers of a row by column; an empty cell or a dash says nothing."""
+    """The numbers of a row by column; an empty cell or a dash means that nothing is known."""
     if columns and len(cells) > len(columns):
         raise InputError(
             f"line {line} of {name} has {len(cells)} values for {len(columns)} columns "
@@ -294,7 +294,7 @@ def links_table(text: str, name: str, links: Floats) -> ServerGraph:
 
 
 def read_places(text: str, name: str, servers: int) -> tuple[tuple[float, float], ...]:
-    """Where servers are: a row `longitude,latitude` for each, after a first line that says so."""
+    """Where servers are: a row `longitude,latitude` for each, below a line of column names."""
     rows = list(_table(text, name))
     if rows and rows[0][1][:2] == ["longitude", "latitude"]:
         rows.pop(0)
@@ -318,7 +318,7 @@ def read_places(text: str, name: str, servers: int) -> tuple[tuple[float, float]
 
 
 def _table(text: str, name: str) -> Iterable[tuple[int, list[str]]]:
-    """Lines that say something, with their numbers."""
+    """The cells of all lines but comments and empty ones, with the lines' numbers."""
     some = False
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("#"):

@@ -52,24 +52,24 @@ class NetworkSection(Section):
     columns mbps, ms and km; .graphml), or package.module:name (links, or a function of servers and
     rng that gives them)"""
     radius: Positive | None = None
-    """geometric graph: how far a link reaches in the unit square (not set: far enough)"""
+    """geometric graph: reach of a link in the unit square (not set: enough to connect all)"""
     probability: Positive | None = None
-    """erdos-renyi graph: chance of each link (not set: high enough)"""
+    """erdos-renyi graph: chance of each link (not set: high enough to connect all)"""
     places: str | None = None
-    """a .csv file with the longitude and latitude of every server, for pictures (not set: as the
-    graph says, if it does)"""
+    """a .csv file with the longitude and latitude of every server, for pictures (not set: the
+    graph's own places, if it has any)"""
     mixing: Thing = "paper"
     """how servers weight their neighbours: paper, metropolis, size-weighted, a file with a matrix
     (row = receiver; .csv, .json or .npy), or package.module:name (a matrix, or a function of links
-    and masses); or whom they meet, few at a time: one-peer-exponential, base-2, base-3, ... (exact
-    agreement), epidemic-1, epidemic-2, ..., pairwise (at random)"""
+    and masses); or a plan by which they meet few others at a time: one-peer-exponential, base-2,
+    base-3, ... (exact agreement), epidemic-1, epidemic-2, ..., pairwise (at random)"""
     assignment: Thing = "random"
     """which client belongs to which server: random, by_label, ordered, a file, or
     package.module:name (a server per client, or a function of clients, servers and rng)"""
     imbalance: Annotated[int, Field(ge=0)] = 0
     """gamma: some clusters have this many clients fewer than the average, as many others more"""
     overlap: Annotated[int, Field(ge=0)] = 0
-    """clients of each cell that the next cell reaches, too (used by fedmes)"""
+    """number of clients of each cell that reach the next cell's server, too (used by fedmes)"""
     cloud: Annotated[int, Field(ge=0)] | None = None
     """the edge server that plays the cloud, by its number (not set: the cloud stands apart, and in
     a deployment edge-0 plays it)"""
@@ -80,13 +80,13 @@ class NetworkSection(Section):
     server_up_seconds: Positive | None = None
     """mean virtual seconds until an edge server fails (not set: none fails)"""
     server_down_seconds: Positive | None = None
-    """mean virtual seconds until it is back"""
+    """mean virtual seconds until a failed edge server is back"""
     whereabouts: str | None = None
     """a .csv file that says where clients are and when they take part: a column `seconds` or
-    `round`, one `client`, and `server` or `longitude` and `latitude`, `available`, or `charging`
-    and `wifi` (1 or 0)"""
+    `round`, a column `client`, and `server` or `longitude` and `latitude`, `available`, or
+    `charging` and `wifi` (1 or 0)"""
     whereabouts_period: Positive | None = None
-    """seconds (or rounds) after which that file begins again (not set: never)"""
+    """seconds (or rounds) after which the file of whereabouts begins again (not set: never)"""
     epochs: list[str] = []
     """who joins, leaves or moves, and from which round on (epochs are versions of the network,
     not passes over the data): `10: client-3=none, edge-2=edge-0+edge-1`"""
@@ -119,11 +119,11 @@ class SchemeSection(BaseModel):
 
 
 class ServerSection(Section):
-    """Steps that servers take towards what mixing gives them: see docs/schemes.md."""
+    """Steps that servers take towards their mixed models: see docs/schemes.md."""
 
     optimizer: Literal["none", "momentum", "adam", "yogi", "adagrad", "quasi-global"] = "none"
-    """none (servers take over what mixing gives them), momentum (FedAvgM), adam (FedAdam), yogi
-    (FedYogi), adagrad (FedAdagrad), or quasi-global (momentum of what gossip makes)"""
+    """none (servers take over their mixed models), momentum (FedAvgM), adam (FedAdam), yogi
+    (FedYogi), adagrad (FedAdagrad), or quasi-global (momentum of what gossip changes)"""
     learning_rate: Positive | None = None
     """step size (not set: 1 for momentum and quasi-global, 0.01 for the others)"""
     momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
@@ -152,7 +152,7 @@ class TrainingSection(Section):
     warmup: Annotated[int, Field(ge=0)] = 0
     """iterations (or rounds) over which the learning rate grows to its full size"""
     clip_norm: Positive | None = None
-    """largest norm of a mini-batch's gradient (not set: any)"""
+    """largest norm of a mini-batch's gradient (not set: no limit)"""
     average: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """measure and return a running average of the models, of which this share is kept in each round
     (0: the newest model)"""
@@ -160,9 +160,9 @@ class TrainingSection(Section):
     """examples per step"""
     optimizer: Thing = "sgd"
     """any optimiser of torch.optim (or package.module:name, an optimiser of your own), whose state
-    is forgotten at every broadcast; newton-diagonal:
-    steps scaled by the curvature, which travels with the model; or shared-adam: Adam whose moments
-    travel with the model and are averaged like it"""
+    is forgotten at every broadcast; newton-diagonal: steps scaled by the curvature, which travels
+    with the model; or shared-adam: Adam whose moments travel with the model and are averaged like
+    it"""
     momentum: Annotated[float, Field(ge=0)] = 0.0
     """sgd only"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
@@ -265,9 +265,10 @@ class LatencySection(Section):
     consensus: bool = False
     """charge for the exchanges until the servers agree at the end (the paper does not)"""
     late: Literal["wait", "drop", "drop-unbiased", "equalise"] | Own = "wait"
-    """clients that would be late: wait for them, drop them (those that arrive count in proportion,
-    or by one over their chance of arriving), or share each cell's bandwidth so that all end at
-    once; or package.module:name (a policy of your own)"""
+    """what to do about clients that would be late: wait; drop (the others count in proportion);
+    drop-unbiased (the others count by one over their chance of being in time); equalise (a cell's
+    clients share its bandwidth so that all end at once); or package.module:name (a policy of your
+    own)"""
     deadline_seconds: Positive | None = None
     """virtual seconds from a round's start until a client is dropped"""
 
@@ -277,8 +278,8 @@ class RadioSection(Section):
 
     rates: str = "equal"
     """each client's mean rate: equal (latency.client_server_mbps), distance (Shannon's rate at its
-    distance), whereabouts (the same, where network.whereabouts says that it is), or a .csv file
-    with a column `mbps` or `metres` and a row per client"""
+    distance), whereabouts (the same, at its place in network.whereabouts), or a .csv file with a
+    column `mbps` or `metres` and a row per client"""
     fading: Literal["off", "rayleigh", "nakagami"] | Own = "off"
     """how channels change from round to round; or package.module:name (a function of the clients'
     mean rates, their mean signal-to-noise ratios and the seed that gives a channel)"""
@@ -332,7 +333,7 @@ class PersonalSection(Section):
     stays: Names = []
     """tensors that never leave a client: patterns of their names, head (the last layer), norms"""
     travels: Names = []
-    """the only tensors that do, such as *lora*; instead of personal.stays"""
+    """the only tensors that leave a client, such as *lora*; instead of personal.stays"""
     share: Annotated[float, Field(gt=0, lt=1)] = 0.5
     """fedrep: share of a round's local iterations that train what stays"""
     pull: Annotated[float, Field(ge=0)] = 0.1
@@ -367,14 +368,14 @@ class CheckpointSection(Section):
 
 
 class TrackingSection(Section):
-    """Who else is told what happens: see docs/trackers.md."""
+    """Experiment trackers that follow the run: see docs/trackers.md."""
 
     to: Listed = []
     """tensorboard, mlflow, wandb, trackio, or package.module:name (a function of an event, or a
     tracker of your own)"""
 
 
-# Keys that were added later decide only where they are used: older runs can be resumed.
+# Keys of later versions: they enter the fingerprint only where they are used, for older runs.
 LATER: dict[str, Any] = {
     "data": {"task", "target", "inputs", "lazy", "user", "pixels"},
     "radio": True,
@@ -460,7 +461,7 @@ class Experiment(Section):
 
     @property
     def given(self) -> frozenset[str]:
-        """Keys that differ from their defaults. (A file written by `sdfeel init` holds all.)"""
+        """Keys whose values are not their defaults. (A file of `sdfeel init` contains all keys.)"""
         usual = {name: vars(each) for name, each in DEFAULTS if isinstance(each, Section)}
         # A thing itself, such as an array, is never a default.
         plain: tuple[type, ...] = (str, int, float, list, dict, type(None))

@@ -1,7 +1,7 @@
-"""What the sections of an experiment are made of: kinds of values, and names that mean things.
+"""What an experiment's sections are made of: kinds of values, and names that stand for objects.
 
-Here are also the sections about what is learned (data, model, measuring) and about trust (robust
-rules, attacks, privacy); `schema.py` has the others.
+The sections about what is learned (data, model, measuring) and about trust (robust rules, attacks,
+privacy) are here, too; `schema.py` has the others.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ Count = Annotated[int, Field(ge=1)]
 
 
 def _several(given: Any) -> Any:
-    """A list: of words with commas between them, as on the command line, or of any sequence's."""
+    """A list, from words with commas between them (as on the command line) or from a tuple."""
     if isinstance(given, str):
         return given.split(",")
     return list(given) if isinstance(given, tuple) else given
@@ -61,7 +61,7 @@ Own = Annotated[Any, BeforeValidator(_own), *_RECORDED]  # all but a plain name
 
 
 def _labelled(given: Any) -> Any:
-    """Things by their names; those of a list, and words with commas, by the ends of their own."""
+    """Things by name; those of a list, or of words with commas, by the last part of their own."""
     if isinstance(given, Mapping):
         return given
     listed = given.split(",") if isinstance(given, str) else given
@@ -86,7 +86,7 @@ Listed = Annotated[list[Thing], BeforeValidator(_several)]  # whose names do not
 
 
 class Section(BaseModel):
-    """A frozen table that knows its keys."""
+    """A frozen table that refuses keys it does not know."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -100,14 +100,14 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _paths_as_text(cls, given: Any) -> Any:
-        """Programs name files by paths, and experiment files by text."""
+        """Paths, by which programs name files, become the text that an experiment's file has."""
         if not isinstance(given, Mapping):
             return given
         return {key: str(v) if isinstance(v, PurePath) else v for key, v in given.items()}
 
 
 class NamedSection(Section):
-    """A section whose name says it all: `model = "mlp"` is `model.name = "mlp"`."""
+    """A section that a name may stand for: `model = "mlp"` means `model.name = "mlp"`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -126,15 +126,15 @@ class DataSection(NamedSection):
     directory: str | None = None
     """where the files are (not set: the user's cache; see `sdfeel data`)"""
     partition: Thing = "classes"
-    """classes (exactly classes_per_client each), shards, dirichlet, iid, users (everyone whom the
-    column data.user names is a client, and network.clients has no effect), a file, or
-    package.module:name (a function of labels, clients and rng)"""
+    """classes (exactly classes_per_client each), shards, dirichlet, iid, users (one client for
+    everyone in the column data.user, whatever network.clients is), a file, or package.module:name
+    (a function of labels, clients and rng)"""
     classes_per_client: Count = 2
     """classes that each client holds (classes, shards)"""
     concentration: Positive = 0.5
     """dirichlet: smaller is more uneven"""
     balance: bool = False
-    """dirichlet: stop filling clients that have their share"""
+    """dirichlet: give no more examples to clients that have their share"""
     min_size: Annotated[int, Field(ge=1)] = 10
     """dirichlet: draw again while a client has fewer examples"""
     task: Literal["auto", "classification", "regression", "labelling", "language"] = "auto"
@@ -146,8 +146,8 @@ class DataSection(NamedSection):
     """the columns that a model is given (none: input_ids, image or x, or all others)"""
     user: str | None = None
     """the column that says whose example it is; it is not an input of the model, and
-    data.partition = users splits by it. In a folder of tables, `file` is such a column; in one of
-    pictures, `folder`, above the class"""
+    data.partition = users splits by it. In a folder of tables, `file` is such a column; in a folder
+    of pictures, `folder` (the one above the class) is"""
     pixels: Count | None = None
     """a folder of pictures: the width and height that all are resized to (not set: as they are)"""
     lazy: bool = False
@@ -194,7 +194,7 @@ class EvaluationSection(Section):
     """also measure what each client makes of the model in this many local steps of its own, with
     the metrics of per_client, on its own test examples, or on those of its classes (0: off)"""
     confusion: bool = True
-    """count after the last round which classes the model takes for which (up to 100 classes)"""
+    """after the last round, count which classes the model takes for which (up to 100 classes)"""
 
 
 class RobustSection(Section):
@@ -210,8 +210,8 @@ class RobustSection(Section):
     geometric-median, multi-krum, centred-clipping, or package.module:name (a function of messages,
     votes and the row that they replace)"""
     servers: Literal["none", "clipped-gossip", "cs+"] | Own = "none"
-    """what it makes of its neighbours' models: none (their mean), clipped-gossip, cs+, or
-    package.module:name"""
+    """what an edge server makes of its neighbours' models: none (their mean), clipped-gossip, cs+,
+    or package.module:name"""
     votes: Literal["equal", "examples"] = "equal"
     """how much a client counts under a rule: equal (one vote each), or by its examples"""
     liars: Annotated[float, Field(ge=0, lt=0.5)] = 0.2
@@ -253,8 +253,8 @@ class AttackSection(Section):
     who: Names = []
     """who lies, for example client-3,edge-0 (none: drawn, as many as the keys above say)"""
     strength: Positive | None = None
-    """how many times: of the update, the standard deviation or the honest mean (not set: 10 for
-    scaling, 1.5 for little-is-enough, 2 for inner-product, otherwise 1)"""
+    """how many times the update, the standard deviation or the honest mean liars send (not set: 10
+    for scaling, 1.5 for little-is-enough, 2 for inner-product, otherwise 1)"""
     target: Annotated[int, Field(ge=0)] = 0
     """backdoor: the class that examples with the trigger should be taken for"""
 
@@ -263,10 +263,10 @@ class SamplingSection(Section):
     """How many clients take part in a round: see docs/methods.md."""
 
     clients: Count | None = None
-    """how many of its clients every server draws in each round (not set: by sampling.share); where
-    a server has no more than that, all of them take part"""
+    """how many of its clients every server draws in each round (not set: sampling.share decides);
+    all clients of a server take part if it has no more than that"""
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """which share of its clients every server draws in each round, at least one of them (1: all)"""
+    """share of its clients that every server draws in each round, but at least one (1: all)"""
 
 
 class PrivacySection(Section):
@@ -287,4 +287,5 @@ class PrivacySection(Section):
     """clients hide their updates under masks that cancel in the sum of a cluster: their edge server
     learns the sum alone"""
     delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
-    """the chance that epsilon may fail to hold; below one over the number of clients or examples"""
+    """the chance that epsilon fails to hold; choose less than one over the number of clients or of
+    examples"""

@@ -38,7 +38,8 @@ def _entry(key: str, value: Any) -> str:
 
 
 def literal(value: Any) -> str:
-    """
+    """A value as TOML writes it, on one line.
+
     >>> print(literal({"nesterov": True, "a key": [0.5, "\\x7f"]}))
     {nesterov = true, "a key" = [0.5, "\\u007f"]}
     """

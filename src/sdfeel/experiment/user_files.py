@@ -91,6 +91,7 @@ def _known_devices(rows: list[list[str]], name: str) -> list[float]:
 
 
 def text_of(name: str) -> str:
+    """The text of a user's file; DataError if it cannot be read."""
     try:
         return Path(name).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
@@ -201,8 +202,10 @@ def mahimahi(text: str, name: str) -> Floats:
 
 
 def mahimahi_table(files: Sequence[Path], clients: int) -> tuple[Floats, Floats]:
-    """When each second begins, and (T, C) Mbit/s: client i has the recording i, then from the
-    first one on again, each from a different moment; it is as long as the longest recording."""
+    """When each second begins, and (T, C) Mbit/s, for as long as the longest recording.
+
+    Client i has recording i. Further clients take the recordings in turn, from other moments on.
+    """
     found = [mahimahi(text_of(str(file)), str(file)) for file in files]
     seconds = max(map(len, found))
     rates = np.empty((seconds, clients))
