@@ -188,7 +188,7 @@ def test_runs_given_one_by_one_form_lines_by_their_experiments(race: Path) -> No
         sdfeel.export(again, race / "fast-seed0")
 
 
-def test_what_cannot_be_exported_is_said_in_a_sentence(race: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_exported_is_refused_in_a_sentence(race: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"unknown line 'fats'.*did you mean 'fast'"):
         sdfeel.export(race, against="fats")
     with pytest.raises(InputError, match=r"end it in \.md, \.tex, \.csv"):

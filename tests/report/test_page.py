@@ -67,7 +67,7 @@ def test_the_page_is_well_formed_and_says_what_the_table_says() -> None:
     assert len(reader.all("title")) == 1
 
 
-def test_the_page_asks_nobody_for_anything() -> None:
+def test_the_page_loads_nothing_from_anywhere() -> None:
     html = four(metrics=True)
     assert "http://" not in html
     assert "https://" not in html
@@ -95,7 +95,7 @@ def test_what_people_wrote_is_escaped_everywhere() -> None:
     assert reader.text.count(NASTY) >= 6
 
 
-def test_every_chart_and_table_header_speaks() -> None:
+def test_every_chart_and_table_header_has_words_for_screen_readers() -> None:
     reader = Reader(four(metrics=True))
     charts = [own for own in reader.all("div") if own.get("role") == "img"]
     assert len(charts) == 8
@@ -107,7 +107,7 @@ def test_every_chart_and_table_header_speaks() -> None:
 
 
 @pytest.mark.usefixtures("_undrawn")
-def test_each_clients_own_model_is_drawn_and_spoken_of() -> None:
+def test_each_clients_own_model_is_drawn_and_described() -> None:
     assert "own model" not in Reader(four()).text
     own = replace(measured(1, 0.75), personal=(0.75, 0.5, 1.0))
     reader = read([History.of("mine", [started(), own])])

@@ -221,7 +221,7 @@ def test_unequal_weights_are_written_at_both_ends() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 13, 30])
-def test_servers_never_lie_on_each_other(count: int) -> None:
+def test_servers_never_overlap(count: int) -> None:
     full = 1.0 - np.eye(count)
     star = np.zeros((count, count))
     star[0, 1:] = star[1:, 0] = 1

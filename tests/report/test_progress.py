@@ -77,10 +77,10 @@ def test_a_run_without_a_total_is_shown_too() -> None:
 def test_the_time_left_counts_only_rounds_of_this_process() -> None:
     run = progress._Run("resumed", 100)
     progress._restart(run, 0.0)
-    progress._note(run, played(41), 2.0)
-    progress._note(run, played(50), 20.0)
+    progress._advance(run, played(41), 2.0)
+    progress._advance(run, played(50), 20.0)
     assert run.remaining(20.0) == pytest.approx(100.0)  # 2 s a round, 50 to go
-    progress._note(run, finished(100), 120.0)
+    progress._advance(run, finished(100), 120.0)
     assert run.remaining(120.0) is None
 
 

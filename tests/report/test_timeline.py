@@ -100,7 +100,7 @@ def test_rounds_wait_for_the_last_client_and_for_servers() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(1, 50)), min_size=1, max_size=6))
-def test_without_whom_it_waited_for_a_round_is_that_much_shorter(
+def test_a_round_is_that_much_shorter_without_the_client_it_waited_for(
     costs: list[tuple[int, int]],
 ) -> None:
     def length(some: list[tuple[int, int]]) -> int:
@@ -137,7 +137,7 @@ ASYNC: list[Event] = [
 ]
 
 
-def test_with_deadlines_clients_send_together_and_lanes_go_on_alone() -> None:
+def test_with_deadlines_clients_send_together_and_lanes_continue_alone() -> None:
     found = spans(ASYNC, 0, 12)
     assert row(found, "client 1")[:4] == [
         *(("compute", 0, 2), ("wait", 2, 3), ("upload", 3, 5), ("wait", 5, 6)),

@@ -1,4 +1,4 @@
-"""A loss that has left all bounds is told once, while the model is still finite."""
+"""A loss that explodes is reported once, while the model is still finite."""
 
 from collections.abc import Sequence
 from math import inf, nan
@@ -32,7 +32,7 @@ LOSS = st.floats(0, 1e30) | st.sampled_from([inf, nan])
 
 @examples(200)
 @given(st.lists(LOSS, max_size=6), st.floats(0, 1e12), st.floats(0, 1e12))
-def test_it_tells_once_and_only_far_beyond_the_beginning_and_a_constant_guess(
+def test_it_warns_once_and_only_far_beyond_the_first_loss_and_a_constant_guess(
     losses: list[float], guess: float, first: float
 ) -> None:
     beyond = [n for n, loss in enumerate(losses) if not loss <= FAR * max(1, guess, first)]

@@ -275,7 +275,7 @@ def test_a_partition_may_be_a_function() -> None:
         sdfeel.federate(blobs(9, 0), blobs(3, 1), 1, partition=lambda *_: [np.zeros(0, int)])
 
 
-def test_the_front_door_shows_all_there_is() -> None:
+def test_the_package_lists_all_of_its_public_names() -> None:
     assert dir(sdfeel) == sorted(sdfeel.__all__)
     for name in sdfeel.__all__:
         assert getattr(sdfeel, name) is not None

@@ -78,7 +78,7 @@ def test_models_that_cannot_learn_are_refused(what: str, engine: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*jit.script.*")
-def test_so_is_torchscript() -> None:
+def test_torchscript_is_refused() -> None:
     with pytest.raises(InputError, match="is a TorchScript module"):
         run(torch.jit.script(nn.Linear(3, 2)))
 

@@ -142,7 +142,7 @@ def test_estimates_change_no_bit_of_the_training(tmp_path: Path) -> None:
     assert with_them[-1] == without[-1]
 
 
-def test_many_clients_are_asked_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_clients_are_measured_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sdfeel.run.theorem.MOST_ASKED", 4)
     _, events = measured(0.01, 1)
     divergences = {event.metrics[bounds.DIVERGENCE] for event in events}

@@ -1,4 +1,4 @@
-"""Checkpoints that hold only what has changed: whatever happens, a state that there was."""
+"""Checkpoints that hold only what has changed: whatever happens, they give a state of the run."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,7 +40,7 @@ SAVES, FEW = 14, 7
 
 
 def content(thing: Any) -> Any:
-    """Everything that a state consists of, to be compared; what it only remembers is left out."""
+    """Everything that a state consists of, to be compared; what it has only cached is left out."""
     if isinstance(thing, Tensor):
         return str(thing.dtype), tuple(thing.shape), thing.numpy().tobytes()
     if isinstance(thing, np.ndarray):
@@ -66,7 +66,7 @@ def loaded(directory: Path) -> Any:
 
 
 def saves(run: Simulation, count: int = SAVES, saved: int = 0) -> Iterator[int]:
-    """Stops now and then, the same way after a resume; gives how many rounds are done."""
+    """Stops at a few rounds, the same ones after a resume, and gives the number of each."""
     draws = np.random.default_rng(0)
     stops = np.unique(draws.integers(1, 2 * count, count))
     for stop in stops[stops > saved]:

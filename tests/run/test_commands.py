@@ -134,7 +134,7 @@ def test_a_width_is_that_of_a_picture(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_one_of_many_runs_cannot_do_is_said_before_any_of_them_begins(
+def test_if_one_of_many_runs_cannot_work_none_of_them_begins(
     axes: dict[str, Any], words: str, jobs: int, tmp_path: Path
 ) -> None:
     many = sdfeel.sweep(axes, experiment(), out=tmp_path / "many", jobs=jobs)

@@ -88,7 +88,7 @@ def test_a_stop_is_never_lost_however_early_it_comes(tmp_path: Path, moment: flo
     assert not mp.active_children()
 
 
-def test_a_process_that_does_not_end_after_its_last_word_is_ended(
+def test_a_process_that_does_not_end_after_its_last_message_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(many_runs, "GOODBYE", 0.2)

@@ -52,11 +52,11 @@ def test_fewer_test_examples_change_what_is_measured_and_nothing_else(tmp_path: 
     assert [50 * each for each in accuracies] == pytest.approx([round(50 * a) for a in accuracies])
 
 
-def test_more_than_there_are_is_all(tmp_path: Path) -> None:
+def test_more_examples_than_there_are_means_all(tmp_path: Path) -> None:
     assert run(tmp_path / "all") == run(tmp_path / "more", "evaluation.test_examples=100000")
 
 
-def test_runs_of_before_the_key_can_be_resumed() -> None:
+def test_runs_from_before_this_key_can_be_resumed() -> None:
     asked = load(None, ("evaluation.test_examples=50",))
     assert asked.fingerprint != Experiment().fingerprint
     assert load(None, ("evaluation.test_examples=0",)).fingerprint == Experiment().fingerprint
@@ -71,7 +71,7 @@ def told(directory: Path, *settings: str) -> list[Evaluated]:
     return [event for event in events if isinstance(event, Evaluated)]
 
 
-def test_metrics_per_client_are_those_of_the_final_model_on_each_ones_examples(
+def test_metrics_per_client_are_those_of_the_final_model_on_each_clients_examples(
     tmp_path: Path,
 ) -> None:
     last = told(tmp_path / "r", "evaluation.per_cluster=accuracy", "network.imbalance=3")[-1]
@@ -107,7 +107,7 @@ def test_metrics_per_client_change_no_model(tmp_path: Path) -> None:
     assert run(tmp_path / "a", *PER_CLIENT) == run(tmp_path / "b", *PER_CLIENT[::2])
 
 
-def test_dear_metrics_have_a_schedule_of_their_own_and_the_last_round(tmp_path: Path) -> None:
+def test_costly_metrics_have_their_own_schedule_and_the_last_round(tmp_path: Path) -> None:
     found = told(tmp_path / "r", "evaluation.per_client_every=3")
     with_them = [each.number for each in found if "accuracy per client" in each.metrics]
     assert [each.number for each in found] == [0, 1, 2, 3, 4]
@@ -139,7 +139,7 @@ def test_the_worst_tenth_is_never_better_than_the_mean(values: list[float], low:
     assert worst == (max(values) if low else min(values)) or len(values) > 10
 
 
-def test_nobody_knows_which_end_of_an_unknown_metric_is_the_worse() -> None:
+def test_neither_end_of_an_unknown_metric_is_called_the_worst() -> None:
     found = summed_up("mine", "cluster", [3.0, 1.0, 2.0])
     assert found["mine per cluster: lowest 10 %"] == 1
     assert found["mine per cluster: highest 10 %"] == 3

@@ -93,7 +93,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_a_change_is_refused_by_its_name_or_accepted_and_told(what: str, begun: Path) -> None:
+def test_a_change_is_named_and_refused_or_accepted_and_noted(what: str, begun: Path) -> None:
     change, told = CHANGES[what]
     change(begun / "home")
     with pytest.raises(sdfeel.RunError, match=f"{told} changed since the run in"):
@@ -147,8 +147,8 @@ def test_runs_of_earlier_versions_and_on_other_machines_are_continued(begun: Pat
     assert any("torch was 1.0 and is" in each for each in told)
 
 
-def test_a_run_goes_on_where_torch_rounds_otherwise_and_says_so(begun: Path) -> None:
-    """A record of an earlier version knows no more of that than the names of the CPU."""
+def test_a_run_continues_where_torch_rounds_differently_and_says_so(begun: Path) -> None:
+    """Records of earlier versions have only the CPU's name and instruction set for that."""
     kept = Provenance.kept(begun / "run")
     assert kept is not None
     here = kept.machine
@@ -171,13 +171,15 @@ def test_a_run_goes_on_where_torch_rounds_otherwise_and_says_so(begun: Path) -> 
 
 
 @pytest.mark.parametrize("damaged", ["", "{", "[]", "{}", "\x00"])
-def test_a_record_that_cannot_be_read_is_told_and_written_anew(damaged: str, begun: Path) -> None:
+def test_a_record_that_cannot_be_read_is_reported_and_written_again(
+    damaged: str, begun: Path
+) -> None:
     """Otherwise data could change behind it, and nobody would say so."""
     (begun / "run" / "provenance.json").write_text(damaged)
     sys.path.insert(0, str(begun / "home"))
     events = list(sdfeel.resume(begun / "run").session)
     told = [event.message for event in events if isinstance(event, Warned)]
-    assert "provenance.json cannot be read: nobody knows whether data and code have changed" in told
+    assert "provenance.json cannot be read: data or code may have changed" in told
     kept = Provenance.kept(begun / "run")
     assert kept is not None
     assert kept.accepted == tuple(each for each in told if "cannot be read" in each)

@@ -276,7 +276,7 @@ def test_the_checkpoint_is_a_plain_safetensors_file(tmp_path: Path) -> None:
 ADAPTIVE = ("scheme.name=adaptive", "scheme.budget=0.6", "training.iterations=100000")
 
 
-def test_a_scheme_ends_its_run_by_itself_also_after_a_resume(tmp_path: Path) -> None:
+def test_a_scheme_can_end_its_run_even_after_a_resume(tmp_path: Path) -> None:
     chosen = small(*ADAPTIVE, "checkpoint.every_seconds=0")
     last = ending(run(chosen, tmp_path / "whole"))
     assert last.reason == "the budget of 0.6 s is spent"
@@ -331,7 +331,7 @@ def test_figures_of_a_scheme_are_in_the_log_and_in_the_table(tmp_path: Path) -> 
     assert [row["EUR"] for row in rows] == ["", *(str(rounds[n]["EUR"]) for n in (2, 4, 6))]
 
 
-def test_what_was_told_before_the_first_checkpoint_is_told_again(tmp_path: Path) -> None:
+def test_notes_from_before_the_first_checkpoint_are_repeated(tmp_path: Path) -> None:
     """Keys of other schemes are known to the command that began the run, and to its log."""
     chosen = small("scheme.name=fednova", "scheme.tau1=3", "evaluation.per_client_every=2")
     whole = run(chosen, tmp_path / "whole")
@@ -345,7 +345,7 @@ def test_what_was_told_before_the_first_checkpoint_is_told_again(tmp_path: Path)
 
 
 def test_a_state_whose_scheme_keeps_other_rows_by_now_is_refused(tmp_path: Path) -> None:
-    """As adaptive control of version 0.1, which knew no best model."""
+    """Such as adaptive control of version 0.1, which did not keep the best model."""
     first = start(small(*ADAPTIVE), tmp_path / "r")
     for event in first:
         if isinstance(event, Round):

@@ -80,7 +80,7 @@ def test_a_pass_over_the_data_is_many_steps() -> None:
         "network.link_chance=0.9",
     ],
 )
-def test_nothing_is_said_of_runs_that_no_theorem_speaks_of(setting: str) -> None:
+def test_runs_that_no_theorem_covers_get_no_note(setting: str) -> None:
     assert notes(ready(setting)) == ()
 
 
@@ -98,7 +98,7 @@ def test_what_cannot_be_measured_is_left_to_the_training(monkeypatch: pytest.Mon
     assert notes(prepared) == ()
 
 
-def test_the_note_stands_in_the_log_behind_the_start_and_changes_no_bit(tmp_path: Path) -> None:
+def test_the_note_follows_the_start_in_the_log_and_changes_no_bit(tmp_path: Path) -> None:
     experiment = load(None, [*SMALL, "model.name=logistic"])
     told = list(start(experiment, tmp_path / "told"))
     assert isinstance(told[0], Started)

@@ -1,4 +1,4 @@
-"""Trackers are told what happens; real packages write what their own readers read."""
+"""Trackers follow runs; what real packages write, their own readers can read."""
 
 import sys
 import warnings
@@ -60,7 +60,7 @@ def evaluations(directory: Path) -> list[sdfeel.Evaluated]:
     return [e for e in sdfeel.open(directory).events if isinstance(e, sdfeel.Evaluated)]
 
 
-def test_trackers_are_told_every_event_and_change_nothing() -> None:
+def test_trackers_get_every_event_and_change_nothing() -> None:
     diary, seen = Diary(), list[sdfeel.Event]()
     tracked = list(sdfeel.Run({**SMALL, "tracking": {"to": [diary, seen.append]}}))
     assert tracked == diary.events == seen == list(sdfeel.Run(SMALL))
@@ -102,10 +102,10 @@ def test_a_tracker_that_fails_does_not_end_the_run(where: str, tmp_path: Path, k
     events = list(sdfeel.track(sdfeel.Run(SMALL), [Broken, healthy]))
     (note,) = [e for e in events if isinstance(e, sdfeel.Warned)]
     assert note.message.startswith(
-        "Broken is no longer told about this run: ConnectionError: nobody is there"
+        "Broken no longer follows this run: ConnectionError: nobody is there"
     )
     assert [e for e in events if e is not note] == healthy.events
-    with pytest.raises(sdfeel.RunError, match=r"mine: Broken is no longer told .* nobody is there"):
+    with pytest.raises(sdfeel.RunError, match=r"mine: Broken no longer follows .* nobody is there"):
         sdfeel.track(kept, Broken)
 
 

@@ -67,8 +67,8 @@ def test_which_inputs_stay_whole_numbers() -> None:
     assert kinds == whole | pictures | {"f": torch.float32, "d": torch.float64}
 
 
-def test_a_model_that_takes_neither_is_shown_what_it_was_given() -> None:
-    """Out of the table: the error is about the number, not about floats in its place."""
+def test_a_model_that_takes_neither_kind_gets_its_examples_unchanged() -> None:
+    """Numbers that are not in its table: the error must be about them, not about floats."""
     x = examples((np.full((3, 2), 99), [0, 1, 0]))
     own = Workload(Reader(), x, [np.arange(3)], x, Training(0.1, 1), 0)
     assert own.suited() is own

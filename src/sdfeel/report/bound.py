@@ -1,4 +1,4 @@
-"""Theorem 1 next to what was measured: how loose is the bound? The table; its picture is elsewhere.
+"""How loose is the bound of Theorem 1? A table of it next to what was measured.
 
 Nothing here imports matplotlib: the console prints this table, too.
 """
@@ -17,7 +17,7 @@ TITLES = ("run", "measured", "bound", "bound / measured", "L", "sigma²", "kappa
 
 
 @dataclass(frozen=True)
-class Kept:
+class FinalBound:
     """One run's end in the theorem's terms."""
 
     mean: float
@@ -34,10 +34,10 @@ def estimated(histories: Sequence[History]) -> list[History]:
     return [history for history in histories if newest(history)]
 
 
-def kept(history: History) -> Kept:
-    """The result of a run that has estimates."""
+def final_bound(history: History) -> FinalBound:
+    """What a run with estimates has measured in the end, and what the theorem promised."""
     last = newest(history)
-    return Kept(
+    return FinalBound(
         mean=last[MEAN],
         bound=last.get(BOUND),
         covered=bool(last.get(COVERED, 0.0)),
@@ -52,7 +52,7 @@ def rows(histories: Sequence[History]) -> list[list[str]]:
     """A line per run, under TITLES."""
     found = []
     for history in estimated(histories):
-        end = kept(history)
+        end = final_bound(history)
         ratio = end.bound / end.mean if end.bound is not None and end.mean > 0 else None
         numbers = (
             end.mean,
@@ -70,17 +70,17 @@ def rows(histories: Sequence[History]) -> list[list[str]]:
 
 def beyond(histories: Sequence[History]) -> list[str]:
     """The runs whose own learning rate the theorem does not cover."""
-    ends = [(history.label, kept(history)) for history in estimated(histories)]
+    ends = [(history.label, final_bound(history)) for history in estimated(histories)]
     return [label for label, end in ends if end.bound is not None and not end.covered]
 
 
 def values(history: History, name: str) -> Floats:
-    """A number of every measurement; NaN where it is missing."""
+    """The metric of this name at every measurement; NaN where it is missing."""
     found = [event.metrics.get(name, np.nan) for event in history.evaluations]
     return np.array(found, dtype=np.float64)
 
 
 def newest(history: History) -> dict[str, float]:
-    """The newest estimates of a run; nothing where it has none."""
+    """The newest estimates of a run; empty if it has none."""
     last = history.last
     return last.metrics if last is not None and MEAN in last.metrics else {}

@@ -20,7 +20,7 @@ from sdfeel.report.units import (
     percent,
 )
 
-TERMINAL, DASH = 80, 3  # characters: of a line, and of the piece of line that stands before it
+TERMINAL, DASH = 80, 3  # characters in a terminal's line, and in the dash that begins a row
 PHASES = ("compute", "upload", "mix")
 Record = dict[str, Any]
 
@@ -69,7 +69,7 @@ def columns(records: Sequence[Record], target: float | None) -> list[Column]:
 
 
 def narrow(records: Sequence[Record], found: Sequence[Column]) -> list[Column]:
-    """The columns that fit a terminal: long labels take the room of counts, never of costs."""
+    """The columns that fit a terminal; counts and the total time give way to long labels."""
     kept = list(found)
     for key in ("rounds", "iterations", "seconds"):
         if sum(1 + _width(records, column) for column in kept) + DASH <= TERMINAL:
@@ -84,7 +84,7 @@ def _width(records: Sequence[Record], column: Column) -> int:
 
 
 def _whole_costs() -> list[Column]:
-    """Nobody is best at these: whoever trained least has spent least."""
+    """Total costs, of which none is called the best: the run that trained least has spent least."""
     return [
         Column("total\ntime", "seconds", _show("seconds", duration)),
         Column("data\nmoved", "bytes", _show("bytes", amount)),
@@ -93,7 +93,7 @@ def _whole_costs() -> list[Column]:
 
 
 def _costs_to(target: float) -> list[Column]:
-    """Compares what reaching the target cost: training least in total does not win."""
+    """What reaching the target cost; the total time is there, but does not win anything."""
     to = f"to\n{goal(target)}"
     return [
         Column(f"time {to}", "seconds_to_target", _time_to_target, min),
@@ -228,7 +228,7 @@ def _accuracy(record: Record) -> str:
 
 def _time_to_target(record: Record) -> str:
     if record.get("reached") and record["seconds_to_target"] is None:
-        return f"{record['reached']} of {record['seeds']} did"
+        return f"{record['reached']} of {record['seeds']} seeds"
     if record["seconds_to_target"] is None and record["accuracy"] is not None:
         return "not reached"
     return duration(record["seconds_to_target"])

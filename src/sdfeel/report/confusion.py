@@ -13,7 +13,7 @@ WRITTEN = 12  # classes up to which the shares are written into the cells
 
 
 def shares(counts: Confusion) -> Floats:
-    """(K, K) of each class's examples, what they are taken for; 0 where there are none.
+    """(K, K) for each class, the shares of its examples that are taken for each class; 0 if none.
 
     >>> shares(((3, 1), (0, 0))).tolist()
     [[0.75, 0.25], [0.0, 0.0]]

@@ -107,7 +107,7 @@ COLUMN = WIDTHS["column"]
 
 
 def column(histories: Sequence[History], target: float | None = None) -> Figure:
-    """What matters most against time, with a legend, in a paper's column without scaling."""
+    """The most important measure against time, with a legend, as wide as a paper's column."""
     measure = measures_of(histories)[0]
     longest = max((len(short(history.label, 24)) for history in histories), default=0)
     across = max(1, int(COLUMN / (0.75 + 0.075 * longest)))
@@ -162,8 +162,8 @@ def draw(
 ) -> None:
     """A line per history on given axes; what is not finite is a gap.
 
-    A line joins the evaluations at which its measure was taken: not all are taken at all. `unit`
-    is given where several panels share one; otherwise what is drawn decides.
+    A line joins the evaluations that have its measure: some measures are not taken every time.
+    `unit` is given where several panels share one; otherwise the largest value decides.
     """
     costs = [_values(_taken(history, measure), cost.read) for history in histories]
     learnt = [_values(_taken(history, measure), measure.read) for history in histories]

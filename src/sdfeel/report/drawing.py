@@ -52,7 +52,7 @@ def new_figure(width: float, height: float, title: str | None = None) -> Figure:
 
 LETTERS = 9.5  # of a title, in an inch
 WIDTHS = {"column": 3.4, "page": 7.0, "slide": 12.0}  # inches
-ROOM = 0.4  # no picture can be made narrower than this without cutting its letters
+SHRUNK = 0.4  # a picture narrower than this share of its width would cut off letters
 SMALLEST, LARGEST = 7.0, 9.0  # points in print, for every letter
 
 
@@ -72,9 +72,9 @@ def fitted(figure: Figure, width: str | None) -> Figure:
     if wide is None:
         return figure
     ratio = wide / figure.get_figwidth()
-    if ratio < ROOM:
+    if ratio < SHRUNK:
         raise InputError(
-            f"this picture does not fit a width of '{width}': choose page, or slide, for it"
+            f"this picture does not fit a width of '{width}': choose the width page or slide"
         )
     if abs(ratio - 1) > 0.01:
         figure.set_size_inches(wide, min(9.0, figure.get_figheight() * max(ratio, 0.62)))
@@ -96,7 +96,7 @@ def fitted(figure: Figure, width: str | None) -> Figure:
 
 
 def tidy(axes: Axes) -> None:
-    """Only the lines that help reading, and only round numbers on them."""
+    """Keep only the lines that help reading, with round numbers on them."""
     for axis in (axes.xaxis, axes.yaxis):
         if isinstance(locator := axis.get_major_locator(), AutoLocator):
             locator.set_params(steps=[1, 2, 5, 10])

@@ -60,7 +60,7 @@ def export(
 ) -> str:
     """A table of runs for a paper, as text; `out` also writes it (.tex, .csv or .md).
 
-    `runs` are directories of runs, or what `compare` and `sweep` have given. Every line shows means
+    `runs` are directories of runs, or what `compare` and `sweep` return. Every line shows means
     over its seeds with 95 % intervals, and what reaching the `target` accuracy cost; then follow
     the differences from the line `against` (default: the first), seed by seed. `picture` is a file
     for the learning curves (.pdf, .svg or .png), as wide as a column of a paper, or, by `width`,
@@ -94,7 +94,7 @@ def written(
 def _of_ending(path: Path) -> Format:
     if path.suffix not in ENDINGS:
         raise InputError(
-            f"'{path.name}' does not say which format it should have: end it in "
+            f"the ending of '{path.name}' belongs to no known format: end it in "
             f"{', '.join(ENDINGS)}, or give format="
         )
     return ENDINGS[path.suffix]
@@ -160,14 +160,14 @@ def _to_target(target: float, key: str) -> Callable[[History], Observed | None]:
 
 
 def _cost(history: History, event: Round | Evaluated | Finished | None, key: str) -> float | None:
-    """None where nothing happened, or nobody measured it."""
+    """What was spent until an event; None if there is no event, or it was not measured."""
     known = event is not None and (key != "joules" or history.energy_known)
     return float(getattr(event, key)) if known else None
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Lines, what is compared of them, and with which line."""
+    """Lines, the quantities that are compared, and the line that they are compared with."""
 
     lines: Sequence[Line]
     quantities: Sequence[Quantity]
@@ -237,12 +237,12 @@ class Comparison:
 
 @dataclass(frozen=True)
 class PaperCell:
-    """A value as text, before a format dresses it."""
+    """A value as text, before it becomes Markdown or LaTeX."""
 
     mean: str
     margin: str = ""
     bound: bool = False
-    count: str = ""  # how many seeds it rests on, where that is not all
+    count: str = ""  # how many seeds it rests on, if not on all
     bold: bool = False
 
 
@@ -265,7 +265,7 @@ def means(table: Comparison) -> tuple[list[str], list[tuple[str, list[PaperCell 
 
 
 def differences(table: Comparison) -> tuple[list[str], list[tuple[str, list[PaperCell | None]]]]:
-    """The same for differences from the base."""
+    """Column titles, and a row of differences from the base for every other line."""
     rows = []
     for line in table.others:
         gaps = [(difference(q.of(line), q.of(table.base)), unit) for q, unit in table.units]
@@ -422,7 +422,8 @@ _SPECIAL = {
 
 
 def escaped(text: str) -> str:
-    """
+    """A text with LaTeX's special characters escaped.
+
     >>> print(escaped("tau1=5_a 90 %"))
     tau1=5\\_a 90 \\%
     """
@@ -457,7 +458,7 @@ def comma_separated(table: Comparison) -> str:
 
 
 def _numbers(found: Estimate) -> dict[str, Any]:
-    """An estimate's columns; of a censored mean, only the lower bound is known."""
+    """An estimate's columns; a censored mean has only a lower bound."""
     if not found.certain:
         known: dict[str, Any] = {"low": found.mean}
     elif found.margin is None:

@@ -34,7 +34,8 @@ class History:
         """What happened on average over runs that differ in their seeds.
 
         Measurements are averaged one by one, as far as every run has them. Runs that were not
-        measured at the same iterations are first read at those of the one that was measured least.
+        measured at the same iterations are first interpolated, at the iterations of the run that
+        was measured least.
         """
         events: list[Event] = [m.started for m in members[:1] if m.started is not None]
         for same in zip(*_aligned([m.evaluations for m in members]), strict=True):
@@ -51,7 +52,7 @@ class History:
 
     @cached_property
     def aligned(self) -> list[list[Evaluated]]:
-        """For each of its members, the measurements that the mean's are the means of."""
+        """For each member, the measurements that were averaged."""
         return _aligned([member.evaluations for member in self.members])
 
     @property
@@ -137,7 +138,7 @@ class History:
 
 
 def _aligned(runs: Sequence[list[Evaluated]]) -> list[list[Evaluated]]:
-    """As many measurements of each run, at the same iterations."""
+    """Measurements of all runs at the same iterations, interpolated where that is necessary."""
     shortest = min((len(run) for run in runs), default=0)
     moments = [[event.iterations for event in run[:shortest]] for run in runs]
     if not shortest or all(own == moments[0] for own in moments):
@@ -150,7 +151,7 @@ def _aligned(runs: Sequence[list[Evaluated]]) -> list[list[Evaluated]]:
 
 
 def _at(run: Sequence[Evaluated], iterations: int) -> Evaluated:
-    """What a run would have shown at some iteration, between its two nearest measurements."""
+    """What a run would have measured at this iteration, interpolated between its neighbours."""
     after = next((i for i, e in enumerate(run) if e.iterations >= iterations), len(run) - 1)
     later, earlier = run[after], run[max(0, after - 1)]
     width = later.iterations - earlier.iterations

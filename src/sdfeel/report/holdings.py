@@ -50,7 +50,7 @@ def holdings(counts: Ints, home: Ints, width: str | None = None) -> Figure:
     """Each client's mixture of classes, grouped by server, and each cluster's beside it; in a
     column of a paper, below it.
 
-    Both use one colour scale, so that clusters that are more even than their clients look so.
+    Both use one colour scale, so that clusters look more even than their clients if they are.
     """
     counts, home = np.asarray(counts), np.asarray(home)
     _check(counts, home)
@@ -66,7 +66,7 @@ def holdings(counts: Ints, home: Ints, width: str | None = None) -> Figure:
     for column, holders in enumerate((clients, clusters)):
         _totals(grid[0, column], holders)
         _mixture(grid[1, column], holders, norm)
-    if not narrow:  # those beside them say the same
+    if not narrow:  # the left pictures have the same labels
         grid[1, 1].set_ylabel("")
         grid[0, 1].set_ylabel("")
     few = FEW_CLIENTS // (3 if narrow else 1)
@@ -124,7 +124,7 @@ def _totals(axes: Axes, holders: _Holders) -> None:
 
 def _mixture(axes: Axes, holders: _Holders, norm: PowerNorm) -> None:
     people, classes = holders.counts.shape
-    # If there are more columns than pixels, neighbours are averaged: dropping some would hide them.
+    # With more columns than pixels, neighbours are averaged; otherwise, some would not be seen.
     smooth = "nearest" if people <= 1200 else "antialiased"
     axes.imshow(holders.shares, aspect="auto", cmap=SHARES, norm=norm, interpolation=smooth)
     number_ticks(axes.yaxis, classes, 20)

@@ -1,8 +1,8 @@
 """What held rounds up: who was away, and for whom each round waited.
 
-Absences are read from the sentences in which a log tells of them. Simulated runs say when a server
-or the cloud goes down and comes back; nodes of a deployment say when they go on without a client or
-another server. A server is away while anybody misses it.
+Absences are read from the notes in a log. Simulated runs note when a server or the cloud goes down
+and comes back; nodes of a deployment note when they go on without a client or another server. A
+server counts as away while any node goes on without it.
 """
 
 import re
@@ -21,7 +21,7 @@ Interval = tuple[float, float | None]  # None: until now
 
 @dataclass
 class _Absent:
-    """One that somebody misses, and when each of its absences began and ended."""
+    """A node that others go on without, and when its absences began and ended."""
 
     missed_by: set[str] = field(default_factory=set)
     intervals: list[Interval] = field(default_factory=list)
@@ -48,7 +48,7 @@ def absences(events: Iterable[Event]) -> dict[str, list[Interval]]:
     for event in events:
         if isinstance(event, Round | Evaluated):
             now = event.seconds
-        elif isinstance(event, Started):  # resumed: what was away is said again
+        elif isinstance(event, Started):  # a resumed run notes again what is away
             continue
         elif isinstance(event, Warned) and (told := _told(event.message)) is not None:
             who, observer, away = told
@@ -58,7 +58,7 @@ def absences(events: Iterable[Event]) -> dict[str, list[Interval]]:
 
 
 def _told(message: str) -> tuple[str, str, bool] | None:
-    """Who, who says so, and whether it is away now; None if the sentence is about something else.
+    """Who is meant, who noticed, and whether it is away now; None for notes about other things.
 
     >>> _told("round 3: edge-0 goes on without edge-1"), _told("the step size is large")
     (('server 1', '0', True), None)

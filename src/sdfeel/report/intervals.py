@@ -17,7 +17,7 @@ MARGIN = f"half of the {100 * LEVEL:g} % confidence interval (Student's t)"
 
 @dataclass(frozen=True)
 class Observed:
-    """What one run has shown of a quantity; `censored`: it is more than this."""
+    """One run's value of a quantity; `censored`: the true value is larger than this."""
 
     value: float
     censored: bool = False
@@ -30,7 +30,7 @@ class Estimate:
     mean: float
     margin: float | None
     seeds: int
-    censored: int = 0  # seeds of which only a lower bound is known: so it is with the mean
+    censored: int = 0  # seeds with only a lower bound; then the mean is a lower bound, too
 
     @property
     def certain(self) -> bool:
@@ -43,12 +43,12 @@ class Difference:
 
     estimate: Estimate | None  # over pairs without a censored run
     pairs: int
-    above: int  # pairs in which it is certainly above the other, and certainly below it
-    below: int
+    above: int  # pairs in which it is certainly above the other
+    below: int  # pairs in which it is certainly below
 
 
 def estimate(outcomes: Iterable[Observed]) -> Estimate | None:
-    """The mean and Student's interval; of censored outcomes, a lower bound of the mean.
+    """The mean and Student's interval; only a lower bound of the mean if any outcome is censored.
 
     >>> found = estimate([Observed(1.0), Observed(2.0), Observed(3.0)])
     >>> found.mean, round(found.margin, 3)

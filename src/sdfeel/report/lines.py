@@ -1,4 +1,4 @@
-"""Which runs belong together: as they were made, or else those that differ in seeds alone."""
+"""Which runs form a line: as their group says, or else those that differ only in their seeds."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ ASIDE = {"seed", "evaluation", "checkpoint", "tracking"}
 
 @dataclass(frozen=True)
 class Group:
-    """Why several runs share a directory: which of them form a line, and which a panel."""
+    """Runs that share a directory because they were made together, with their lines and panels."""
 
     title: str
     experiment: str  # as text: what they have in common
@@ -30,7 +30,7 @@ class Group:
 
     @classmethod
     def read(cls, text: str | bytes) -> "Group | None":
-        """A group as `keep` wrote it; None if somebody has spoilt the file.
+        """A group as `keep` wrote it; None if the file is damaged.
 
         >>> Group.read('{"lines": {"a": ["a-seed0"]}}').styles
         {'a-seed0': 0, 'a': 0}
@@ -109,7 +109,7 @@ class Line:
 
 
 def lines_of(given: Iterable[Any]) -> list[Line]:
-    """Runs by their lines; those of one experiment with different seeds form a line."""
+    """The lines that runs form; runs of one experiment with different seeds are one line."""
     found: dict[str, Line] = {}
     places = [each for run in given for each in (run if isinstance(run, list | tuple) else [run])]
     if not places:
@@ -132,7 +132,7 @@ def lines_of(given: Iterable[Any]) -> list[Line]:
 
 
 def _group(directory: Path) -> Mapping[str, Sequence[str]]:
-    """The runs below a directory by line: as they were compared, or else as they look."""
+    """The runs below a directory by line: as its group says, or else by their experiments."""
     if (group := Group.whole(directory)) is not None:
         return group.lines
     alike = _alike(runs_below(directory))
@@ -161,7 +161,7 @@ def _experiment(directory: Path) -> str:
 def same_but_for_seed(experiment: Mapping[str, Any]) -> str:
     """What the user asked for, as text that differs if anything but the seed does.
 
-    How often a run is measured may be chosen for each seed, and says nothing about the experiment.
+    How often a run is measured may differ from seed to seed, so it is left out.
     """
     training = experiment.get("training")
     asked = {key: value for key, value in experiment.items() if key not in ASIDE}

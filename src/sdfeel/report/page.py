@@ -39,7 +39,7 @@ from sdfeel.report.history import History, clock_of
 from sdfeel.report.styles import styles_of
 from sdfeel.report.units import count, duration, goal, percent
 
-WORDS = ("scheme", "engine", "end")  # columns that read from the left
+WORDS = ("scheme", "engine", "end")  # columns of words, aligned to the left
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def _bound(histories: Sequence[History]) -> PageTable | None:
 
 
 def _confusions(histories: Sequence[History]) -> list[Drawn]:
-    """What each line's final model takes for what."""
+    """A picture for each line of which classes its final model confuses."""
     found = [(each.label, each.last.confusion) for each in histories if each.last is not None]
     return [
         Drawn(Markup(svg(confusion.picture(label, counts))), confusion.spoken(label, counts))
@@ -191,7 +191,7 @@ def _confusions(histories: Sequence[History]) -> list[Drawn]:
 
 
 def _own_models(histories: Sequence[History]) -> list[Drawn]:
-    """How well each client's own model does in the end."""
+    """A picture for each line of how well each client's own model does in the end."""
     found = [(each.label, each.last.personal) for each in histories if each.last is not None]
     return [
         Drawn(

@@ -1,4 +1,4 @@
-"""A plan for people: a table, sentences that give the reasons, and its files."""
+"""A plan as people read it: a table, the reasons in sentences, and its files."""
 
 import json
 from collections.abc import Iterator
@@ -112,8 +112,8 @@ def reasons(plan: Plan) -> Iterator[str]:
     yield (f"{best.label}: an iteration takes {duration(best.iteration_seconds)}, {_spent(best)}.")
     if plan.assumed:
         yield (
-            f"This rests on {' and '.join(plan.assumed)}, which nobody has given: if your links "
-            f"differ, say so and plan again."
+            f"This assumes {' and '.join(plan.assumed)}, which you have not given: if your links "
+            f"differ, give their values and plan again."
         )
     if plan.improvements:
         yield _improved(plan)

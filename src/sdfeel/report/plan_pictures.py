@@ -45,7 +45,7 @@ def aim(plan: Plan) -> str:
         return f"{goal(value)} accuracy as soon as possible"
     if plan.goal.kind == "loss":
         return f"a training loss of {number(value)} as soon as possible"
-    return f"the best model within {duration(value)}" if value < 1e300 else "a ranking alone"
+    return f"the best model within {duration(value)}" if value < 1e300 else "only a ranking"
 
 
 def plan_picture(plan: Plan, width: str | None = None) -> Figure:
@@ -134,7 +134,7 @@ def _colour(scheme: str) -> str:
 def _needed(row: PlanRow) -> float:
     """Iterations to the goal: measured if it ran that far, otherwise predicted, if possible.
 
-    Nobody runs a part of an iteration: a prediction below one says one.
+    Iterations are whole, so a prediction below one counts as one.
     """
     found = row.iterations if row.iterations is not None else row.predicted_iterations
     return max(1.0, float(found)) if found is not None else nan
@@ -157,10 +157,8 @@ def _mark(
 
 
 def _equal_times(axes: Axes, unit: float, points: Floats) -> None:
-    """Faint diagonals: on each, the product of both is the same; its time stands where it is empty.
-
-    `points` are all that is drawn, in the axes' own values.
-    """
+    """Faint diagonals of equal time, the product of both axes; the time is written where there is
+    room. `points` is everything that is drawn, in the axes' own values."""
     x, y = np.log10(axes.get_xlim()), np.log10(axes.get_ylim())
     taken = (np.log10(points) - (x[0], y[0])) / (np.ptp(x), np.ptp(y))
     low, high = x[0] + y[0] + np.log10(unit), x[1] + y[1] + np.log10(unit)
@@ -189,7 +187,7 @@ def _equal_times(axes: Axes, unit: float, points: Floats) -> None:
 
 
 def _ranking(axes: Axes, plan: Plan) -> None:
-    """Without times to compare: the score of those that ran, or the bound's order."""
+    """Without times to compare: the scores of candidates that ran, or else the bound's order."""
     ran = [row for row in plan.rows if row.score is not None][:12]
     rows = ran or list(plan.rows[:12])
     names = [_name(row) for row in rows]
@@ -295,7 +293,7 @@ def network_picture(plan: Plan) -> Figure:
 
 
 def _write_names(figure: Figure, axes: Axes, site: Site, points: Floats) -> None:
-    """Write names beside the dots, each where it covers least of the dots and of other names."""
+    """Write names beside the dots, each where it covers as little as possible of dots and names."""
     figure.draw_without_rendering()  # the layout decides where the dots are
     dots = axes.transData.transform(points) * 72 / figure.dpi
     taken = [_box(x, y, 8.0, 8.0) for x, y in dots.tolist()]
@@ -353,5 +351,5 @@ def _points(site: Site) -> Floats:
 
 
 def _gain(found: tuple[Improvement, ...], servers: set[int]) -> float:
-    """The most that improving what belongs to just these servers would gain."""
+    """The largest gain from an improvement that concerns exactly these servers."""
     return max((each.gain for each in found if set(each.servers) == servers), default=0.0)

@@ -1,4 +1,4 @@
-"""Progress of runs: a live line each in a terminal, a plain line now and then elsewhere."""
+"""The progress of runs: a live line for each in a terminal, elsewhere a plain line now and then."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ class Progress:
             self._bars.update(self._tasks[label], total=total)
 
     def update(self, label: str, event: Event) -> None:
-        """Take note of an event, and show it if enough time has passed."""
+        """Remember an event, and show it if enough time has passed since the last one."""
         run = self._runs.get(label) or self._unplanned(label)
         now = monotonic()
         if isinstance(event, Started):
@@ -102,7 +102,7 @@ class Progress:
             with self._lock:
                 self._print(f"{label}: note: {event.message}", "yellow")
         else:
-            _note(run, event, now)
+            _advance(run, event, now)
             self._show_in_time(run, now)
 
     def _show_in_time(self, run: _Run, now: float) -> None:
@@ -142,7 +142,7 @@ def _restart(run: _Run, now: float) -> None:
     run.began, run.first, run.ended = now, None, None
 
 
-def _note(run: _Run, event: Round | Evaluated | Finished, now: float) -> None:
+def _advance(run: _Run, event: Round | Evaluated | Finished, now: float) -> None:
     if run.first is None:
         # A first round numbered 41 means that 40 were done before; an evaluation adds none.
         run.first = event.number - (run.began is not None and isinstance(event, Round))
@@ -208,7 +208,8 @@ def _time_left(run: _Run) -> Text:
 
 
 def _clock(seconds: float) -> str:
-    """
+    """Real seconds as minutes and seconds, or hours, minutes and seconds.
+
     >>> _clock(7.4), _clock(3725)
     ('0:07', '1:02:05')
     """

@@ -18,7 +18,7 @@ PALETTE = (
 LENGTHS: tuple[tuple[float, ...], ...] = ((6, 2), (6, 2, 1.5, 2), (1.5, 1.5), (11, 3))
 LENGTHS += ((6, 2, 1.5, 2, 1.5, 2), (1.5, 4), (8, 2, 3, 2))
 DASHES: tuple[Any, ...] = ("-", *((0, lengths) for lengths in LENGTHS))
-TYPED = ("---", "- -", "-.-", "...", "_ _", "-..", ". .", "--.")  # where there are only letters
+TYPED = ("---", "- -", "-.-", "...", "_ _", "-..", ". .", "--.")  # in a terminal
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "d")
 LOOKS = len(PALETTE) * len(DASHES)  # that differ in colour or dash
 NEXT_DASH = 9  # added to a style: the same colour with the next dash
@@ -85,8 +85,8 @@ def style_of(name: str, group: Mapping[str, int] | None = None) -> int:
 
 
 def told_apart(styles: Sequence[int]) -> list[int]:
-    """The same colours; a dash changes only where two lines would look alike: the later gets a
-    free one, while its colour has any.
+    """The styles, with another dash for every line that would look like an earlier one, as long as
+    its colour has an unused dash.
 
     >>> told_apart([3, 8, 3]) == [3, 8, 3 + NEXT_DASH]
     True
@@ -107,7 +107,7 @@ class _Styled(Protocol):
 
 
 def styles_of(histories: Sequence[_Styled]) -> list[int]:
-    """The styles of lines in one picture: their own, or else their places; no two look alike."""
+    """The styles of lines in one picture: their own, or by their places; no two look alike."""
     return told_apart(
         [place if each.style is None else each.style for place, each in enumerate(histories)]
     )

@@ -6,7 +6,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from sdfeel.report.bound import estimated, kept
+from sdfeel.report.bound import estimated, final_bound
 from sdfeel.report.compare import (
     TableEntry,
     cells,
@@ -47,7 +47,7 @@ Rows = list[tuple[str, str]]
 def comparison(histories: Sequence[History], target: float | None) -> Table:
     """Runs side by side; the best of a column is bold and starred.
 
-    Costs are starred as far as the target, never as totals: training least is not a merit.
+    Only costs of reaching the target are starred, no totals: a run is not good for training least.
     """
     records = comparison_records(histories, target)
     layout = narrow(records, columns(records, target))
@@ -165,7 +165,7 @@ def _promise(history: History) -> Rows:
     """What Theorem 1 says about a run that has estimates."""
     if not estimated([history]):
         return []
-    end = kept(history)
+    end = final_bound(history)
     rows = [("mean squared gradient", number(end.mean))]
     if end.bound is not None:
         at = "" if end.covered else f" at the proven rate {number(end.proven)}"

@@ -67,7 +67,7 @@ class Played:
         return ClientWork((begin, ready), (sent, arrived))
 
     def touches(self, moment: float) -> bool:
-        """Did anybody's work for this round begin before it?"""
+        """Did anybody's work for this round begin before this moment?"""
         return min([self.begin, *self.early.values()]) < moment
 
     def _snapped(self, moment: float, to: float) -> float:
@@ -143,7 +143,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Timeline:
-    """All rounds of a run, and who belongs to whom."""
+    """All rounds of a run, and the clients of each server."""
 
     scheme: str
     clusters: Mapping[int, tuple[int, ...]]  # each server's clients; none if they are not listed
@@ -191,7 +191,7 @@ class Timeline:
     def window(
         self, begin: float | None, end: float | None, servers: Collection[int] | None = None
     ) -> tuple[float, float]:
-        """The window that was asked for, within the run; by default its first few gossips."""
+        """The wanted window, as far as the run goes; by default the run's first few gossips."""
         if not self.rounds:
             raise InputError("the run has no finished round yet: try again later")
         first = 0.0 if begin is None else begin
@@ -298,7 +298,7 @@ def _painted(row: Iterable[Span], over: Iterable[Span]) -> list[Span]:
 
 
 def _within(row: Iterable[Span], begin: float, end: float) -> list[Span]:
-    """The part of a row inside a window; what belongs together is joined."""
+    """The part of a row inside a window; spans of one kind and round are joined."""
     found: list[Span] = []
     for span in row:
         if max(span.begin, begin) < min(span.end, end):

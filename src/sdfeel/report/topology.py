@@ -36,7 +36,7 @@ def topology(net: Network, width: str | None = None) -> Figure:
     """The servers and their links, and beside them the mixing matrix; in a column, below them."""
     if width == "column":
         figure = new_figure(WIDTHS[width], 6.4)
-        # Squares as large as names and numbers leave room.
+        # Both as large as the names and numbers beside them allow.
         figure.set_layout_engine("compressed", h_pad=0.09)
         first, second = figure.subplots(2, 1, height_ratios=[1.25, 1])
     else:
@@ -106,7 +106,7 @@ def layout(net: Network) -> Positions:
 
 
 def on_map(places: Sequence[tuple[float, float]]) -> Positions:
-    """Longitudes and latitudes within -1 to 1, as wide as they are in the middle of them."""
+    """Longitudes and latitudes within -1 to 1, with the proportions of the mean latitude."""
     points = np.array(places, dtype=float)
     points[:, 0] *= np.cos(np.radians(np.clip(points[:, 1].mean(), -80, 80)))
     low, high = points.min(axis=0), points.max(axis=0)

@@ -48,7 +48,8 @@ def unit_for(largest: float, ladder: Sequence[Unit]) -> Unit:
 
 
 def duration(seconds: float | None) -> str:
-    """
+    """Seconds, in the unit that suits them.
+
     >>> duration(0.0123), duration(45.25), duration(125), duration(7500), duration(270_000)
     ('12.3 ms', '45.2 s', '2:05 min', '2:05 h', '3.12 days')
     >>> duration(0), duration(119.99), duration(None), duration(float("inf"))
@@ -69,7 +70,8 @@ def duration(seconds: float | None) -> str:
 
 
 def amount(count: float | None) -> str:
-    """
+    """Bytes, in the unit that suits them.
+
     >>> amount(0), amount(999), amount(1500), amount(999_999), amount(123_456_789), amount(None)
     ('0 B', '999 B', '1.50 kB', '1.00 MB', '123 MB', '-')
     """
@@ -79,7 +81,7 @@ def amount(count: float | None) -> str:
 
 
 def modelled(energy: float | None) -> str:
-    """Joules by the power model, which nobody has measured: devices' watts times their busy time.
+    """Joules, with a reminder that they are computed from devices' watts and not measured.
 
     >>> modelled(3.5)
     '3.50 J (modelled)'
@@ -88,7 +90,8 @@ def modelled(energy: float | None) -> str:
 
 
 def joules(energy: float | None) -> str:
-    """
+    """Joules, in the unit that suits them.
+
     >>> joules(0), joules(0.25), joules(3.5), joules(72_000), joules(None)
     ('0 J', '250 mJ', '3.50 J', '72.0 kJ', '-')
     """
@@ -96,7 +99,8 @@ def joules(energy: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """
+    """A share in percent.
+
     >>> percent(0.9123), percent(1), percent(None)
     ('91.2 %', '100.0 %', '-')
     """
@@ -115,7 +119,8 @@ def goal(target: float) -> str:
 
 
 def number(value: float | None) -> str:
-    """
+    """A number with three digits that mean something.
+
     >>> number(0.31239), number(12.5), number(1234567.0), number(3.2e-7), number(0.0), number(None)
     ('0.312', '12.5', '1.23e+06', '3.2e-07', '0', '-')
     """
@@ -125,7 +130,8 @@ def number(value: float | None) -> str:
 
 
 def count(value: float | None) -> str:
-    """
+    """A whole number, with commas between thousands.
+
     >>> count(12000), count(None)
     ('12,000', '-')
     """

@@ -12,22 +12,22 @@ from sdfeel.engine.evaluate import BLOCK
 from sdfeel.experiment.build import Prepared
 from sdfeel.experiment.build_data import build_loss
 
-FAR = 1e6  # times as large as any of the losses that it is compared with
+FAR = 1e6  # so many times larger than the losses that it is compared with
 
 
 @dataclass
 class Alarm:
     """Compares a loss with that of the beginning, with 1, and with that of the constant guess 0.
 
-    A sound run may begin almost without a loss, with a model that was trained elsewhere, and a
-    regression's losses may be large because its targets are. It is FAR beyond none of the three.
+    A sound run may begin with hardly any loss, if its model was trained elsewhere, and a
+    regression's losses may be large because its targets are. So a loss must be FAR above all three.
     """
 
     guess: Callable[[Tensor], float]  # the loss of a model, if it answered 0 to everything
-    first: float | None = None  # the loss at the beginning; None: unknown, or all is said
+    first: float | None = None  # the loss at the beginning; None: unknown, or the user was warned
 
     def after(self, loss: float, model: Callable[[], Tensor]) -> str | None:
-        """What there is to say about a newly measured loss."""
+        """A warning if a newly measured loss is far too large."""
         first = self.first
         if first is None or loss <= FAR * max(1.0, abs(first)):
             return None
@@ -48,7 +48,7 @@ def alarm(ready: Prepared, first: float | None = None) -> Alarm:
         outputs, targets = ready.engine.outputs(model, rows, "train")
         try:
             return float(build_loss(ready.experiment)(torch.zeros_like(outputs), targets))
-        except Exception:  # somebody else's loss may have no word for this guess
+        except Exception:  # a user's own loss may be undefined for this guess
             return 0.0
 
     return Alarm(guess, first)

@@ -55,7 +55,7 @@ class Promise:
     noise: float
     divergence: float
     iterations: int = 0
-    total: float = 0.0  # the squared gradients of all iterations, straight between two looks
+    total: float = 0.0  # the squared gradients of all iterations, on a line between two looks
 
     @classmethod
     def begin(cls, seen: LossProbe) -> "Promise":
@@ -68,11 +68,11 @@ class Promise:
         return cls(**{**record, "newest": LossProbe(**record["newest"])})
 
     def record(self) -> dict[str, Any]:
-        """The same for a checkpoint."""
+        """The fields as a dictionary, for a checkpoint."""
         return asdict(self)
 
     def after(self, iterations: int, seen: LossProbe) -> "Promise":
-        """The same with another look, after this many local iterations."""
+        """The promise after another look, `iterations` local iterations into the run."""
         passed = iterations - self.iterations
         return replace(
             self,

@@ -3,11 +3,11 @@
 `checkpoint.safetensors` holds a whole state. Where most of a state stays as it is between two
 checkpoints, only what has changed is appended to `checkpoint.changes`: records of eight bytes with
 the length (the lowest first) and as many bytes in the format of safetensors. `saved_state` says
-what is in them. Each carries a hash of its content and of the hash before, so a record counts only
-after the file and the records that it was written for: half a record at the end, or records that
-belong to an earlier file, are ignored. Once the changes would take up more room than the whole
-state, that is written again. So checkpoints cost no more than a constant times what has changed, in
-time and on disk.
+what is in them. Each record carries a hash of its content and of the hash before, and so counts
+only after the file and the records that it was written for: half a record at the end, or records
+that belong to an earlier file, are ignored. Once the changes would take up more room than the whole
+state, the whole state is written again. So checkpoints cost no more than a constant times what has
+changed, in time and on disk.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ class Checkpoints:
 
     def __init__(self, directory: Path, small: int = SMALL) -> None:
         self._directory, self._small = directory, small
-        self._known: OnDisk | None = None  # None: nobody knows what is on disk
+        self._known: OnDisk | None = None  # None: not known
         self._seal, self._whole, self._changes = "", 0, 0  # bytes of the file, and behind it
 
     def save(self, state: State, extra: Mapping[str, Any], whole: bool = False) -> None:
@@ -78,7 +78,7 @@ def _sealed(tensors: dict[str, Tensor], text: str, before: str = "") -> tuple[by
 
 
 def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same, none of which shares its memory with another: safetensors would refuse it."""
+    """The tensors, with copies of those that share memory, which safetensors would refuse."""
     seen, apart = set[int](), dict[str, Tensor]()
     for name, tensor in tensors.items():
         memory = tensor.untyped_storage().data_ptr()

@@ -33,7 +33,7 @@ class Standstill:
     decisions: Decisions
     rounds: int = 0  # in a row
     iterations: int = 0  # done before the newest round
-    idle: bool = False  # was it idle, in that models arrived without a step?
+    idle: bool = False  # did models arrive in the newest round although nobody took a step?
 
     def after(self, done: Round) -> None:
         """Count another round."""
@@ -53,11 +53,11 @@ class Standstill:
             return None
         deadline = self.decisions.late.seconds
         if self.idle:
-            return f"no client has taken a step in {self.rounds} rounds: give its rounds more time"
+            return f"no client has taken a step in {self.rounds} rounds: give rounds more time"
         if deadline is not None:
             cause = f"raise latency.deadline_seconds above {deadline:g}"
         elif self.decisions.outages is None:
-            cause = "no client is fast enough for the scheme; give its rounds more time"
+            cause = "no client is fast enough for the scheme; give rounds more time"
         else:
             cause = (
                 "a server, link, cloud or client that is needed is away for good; change "
@@ -89,7 +89,7 @@ class Drive:
         scheme_name: str,
         simulation: Simulation,
         goals: Goals,
-        why: str = "",  # this engine
+        why: str = "",  # the reason for this engine
         accuracy: float | None = None,
         estimates: Callable[[Simulation], dict[str, float]] | None = None,  # more to measure
         idle: int = 0,  # rounds since the last in which somebody's model arrived
@@ -197,7 +197,7 @@ class Drive:
         return sum(seconds), sum(sent), sum(joules)
 
     def _grouped(self, last: bool) -> dict[str, float]:
-        """What is measured per client and per cluster, if it is due, and after the last round."""
+        """The metrics per client and per cluster, when they are due and after the last round."""
         sim, groups = self.simulation, self._groups
         if groups is None or not (last or groups.due(sim.state.number)):
             return {}
@@ -231,7 +231,8 @@ class Drive:
 def measured_own(
     engine: PersonalEngine, models: Callable[[int], Tensor], shared: Scores
 ) -> tuple[Scores, tuple[float, ...]]:
-    """The clients' own models in place of the shared one, which becomes a metric; and each."""
+    """The scores of the clients' own models, with the shared model's accuracy as a metric; and the
+    accuracy (or loss) of each of them."""
     scores, each = engine.measured(models)
     metrics = {**shared.metrics, **scores.metrics}
     if shared.accuracy is not None:

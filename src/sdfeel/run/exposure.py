@@ -1,12 +1,12 @@
 """Who can learn how much about a client's updates, in this graph.
 
 Pairwise accounting after Cyffers et al. 2022 (Muffliato), made exact by linear algebra: what an
-observer sees in a round are weighted sums of clients' noisy updates. How much of a client's own
-noise these sums reveal (`engine.privacy.revealed`) is how much of its update they reveal.
+observer sees in a round are weighted sums of clients' noisy updates. They reveal as much of a
+client's update as they reveal of its noise (`engine.privacy.revealed`).
 
-Training is not linear. So between two rounds, whoever takes part in later ones is taken to see all
-models with which the next round begins, as far as these can still reach it. That is more than it
-really sees: the bound holds for every model and every loss.
+Training is not linear. So whoever takes part in later rounds is assumed to see, at the end of a
+round, all models that can still reach it. That is more than it really sees, so the bound holds for
+every model and every loss.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Exposed(NamedTuple):
 class SeenRound:
     """The sums of one round: rows are sums, columns are clients."""
 
-    up: Floats  # (D, C) what each server makes of its clients
+    up: Floats  # (D, C) each server's sum of its clients' updates
     hops: tuple[Floats, ...]  # (D, C) what each server sends in each exchange
     cloud: bool  # do servers' models go to the cloud?
     end: Floats  # (D, C) the models with which the next round begins
@@ -88,20 +88,20 @@ def exposure(ready: Prepared) -> list[Exposed]:
 
 
 def _of_examples(decisions: Decisions, budget: Budget, rounds: int) -> Floats:
-    """(C,) the losses of examples. Of servers in their own time, any may be the fastest."""
+    """(C,) the losses of examples; any server may do all rounds if none waits for the others."""
     together = len(decisions.lanes) == 1
     views = (decisions.view(0, k) for k in range(rounds)) if together else decisions.first_views()
     planned = [decisions.cost.done(decisions.work(view)) for view in views]
-    if decisions.late.seconds is not None:  # each round may have been in vain, and is counted alone
+    if decisions.late.seconds is not None:  # rounds may be in vain, so each is counted by itself
         return floats(sum(budget.steps(each) for each in planned) * (1 if together else rounds))
     taken = sum(planned) if together else sum(planned) * rounds
     return budget.steps(ints(taken))
 
 
 def _linear(decisions: Decisions) -> bool:
-    """Are rounds sums of clients' updates, in step, always of the same, and nothing else?"""
+    """Is every round nothing but sums of the same clients' updates, with all servers in step?"""
     if decisions.epochs or decisions.outages is not None or decisions.late.seconds is not None:
-        return False  # whoever is missing hides nobody
+        return False  # the noise of a client that is missing protects nobody
     view = decisions.view(0)
     mix = decisions.mix(view, decisions.cost.done(decisions.work(view)))
     ruled = any(each.rule is not None for each in (mix.up, *mix.stages))
@@ -161,7 +161,7 @@ def _round(each: SeenRound, links: Floats, distance: Floats, reach: int) -> tupl
 
 
 def distances(links: Floats) -> Floats:
-    """(D, D) links between any two servers; infinite if there is no way."""
+    """(D, D) the number of links between any two servers; infinite if no path joins them."""
     found = np.where(np.eye(len(links), dtype=bool), 0.0, np.where(links > 0, 1.0, inf))
     for middle in range(len(links)):
         found = np.minimum(found, found[:, middle, None] + found[None, middle])

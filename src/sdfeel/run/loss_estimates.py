@@ -34,7 +34,8 @@ class LossShape:
 
 
 def measure(engine: Probing, net: Network, start: Tensor, seed: int) -> LossShape:
-    """Two mini-batches of every client asked, and one of them again a little further downhill."""
+    """The shape of a task, from three gradients of each of up to ASKED clients: of two mini-batches
+    at `start`, and of the first one again a little further downhill."""
     clients = net.clients
     if len(clients) > ASKED:
         draw = rng(seed, "plan")
@@ -91,7 +92,7 @@ def curvature(engine: Probing, client: int, model: Tensor, step: int = 0) -> flo
 
 
 def look(engine: Probing, clients: Ints, shares: Floats, model: Tensor, steps: Ints) -> LossProbe:
-    """What clients see at one model; no more than a few models are kept at a time.
+    """The clients' losses and gradients at one model; only a few gradients are kept at a time.
 
     Products of two mini-batches' gradients, unlike squares of one, have no noise in their mean.
     """

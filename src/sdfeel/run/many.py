@@ -26,7 +26,7 @@ from sdfeel.run.session import Session, start_or_resume
 STOPS = {signal.SIGINT, signal.SIGTERM}
 LOOK = 0.25  # seconds between two checks that runs have stopped
 PATIENCE = 1.5  # seconds that a run has to finish its current round when asked to stop
-GOODBYE = 10.0  # seconds that a process has to end after its last word
+GOODBYE = 10.0  # seconds that a process has to end after its last message
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Many:
         self._waiting = dict(jobs)
         self._at_once = at_once
         self._running: dict[Connection, tuple[str, Any]] = {}
-        self._stopped: float | None = None  # when
+        self._stopped: float | None = None  # when `stop` was called
         self.unfinished = set(jobs)
 
     def stop(self) -> None:
@@ -80,7 +80,7 @@ class Many:
                     self._begin(label, self._waiting.pop(label))
                 for pipe in wait(list(self._running), timeout=LOOK):
                     assert isinstance(pipe, Connection)
-                    yield from self._heard(pipe)
+                    yield from self._received(pipe)
                 self._insist()
         finally:
             for _, process in self._running.values():
@@ -103,13 +103,13 @@ class Many:
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
-    def _heard(self, pipe: Connection) -> Iterator[Progressed | Planned]:
+    def _received(self, pipe: Connection) -> Iterator[Progressed | Planned]:
         label, process = self._running[pipe]
         try:
             message = pipe.recv()
         except (EOFError, OSError):
             del self._running[pipe]
-            _ended(process)
+            _end(process)
             if self._stopped is None:
                 raise RunError(
                     f"the process of {label} died (exit code {process.exitcode}); its run is kept: "
@@ -120,15 +120,15 @@ class Many:
             raise message
         if message is None:  # over: finished, or stopped as asked
             del self._running[pipe]
-            _ended(process)
+            _end(process)
         elif message == "finished":
             self.unfinished.discard(label)
         else:
             yield message
 
 
-def _ended(process: Any) -> None:
-    """See off a process that has said its last word; its run is on disk, so force loses nothing."""
+def _end(process: Any) -> None:
+    """Wait for a process after its last message, then kill it: its run is safe on disk."""
     process.join(GOODBYE)
     if process.exitcode is None:
         process.kill()
@@ -141,7 +141,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def labelled(run: str) -> Iterator[None]:
-    """Errors of ours say which of several runs they are about."""
+    """A block in which our own errors name the run that they are about."""
     try:
         yield
     except SdfeelError as error:
@@ -151,9 +151,8 @@ def labelled(run: str) -> Iterator[None]:
 
 def _carry_out(pipe: Connection, label: str, job: QueuedRun) -> None:
     """What a process does: one run."""
-    torch.set_num_threads(
-        1
-    )  # OpenMP's other threads did not survive the fork: it would wait for them for ever
+    # OpenMP's other threads did not survive the fork: torch would wait for them for ever.
+    torch.set_num_threads(1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     session: Session | None = None
 

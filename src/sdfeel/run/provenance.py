@@ -33,7 +33,7 @@ from sdfeel.experiment.loading import PATHS
 from sdfeel.experiment.schema import Experiment
 from sdfeel.version import __version__
 
-SECONDS = 5  # that git may take to say which commit is checked out
+GIT_SECONDS = 5  # that git may take to answer
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Provenance:
     versions: Mapping[str, str]  # of sdfeel, torch, numpy and Python
     machine: Mapping[str, str]  # system, CPU, its instructions; how torch rounds, where it trains
     engine: str
-    bits: str  # engines of one name here give the same models
+    bits: str  # engines with the same name here give the same models
     data: str  # hash of all examples, and of who holds which
     # Files and their hashes, by the key that names them, or by the name of the user's module.
     sources: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Provenance:
 
     @classmethod
     def kept(cls, directory: Path) -> "Provenance | None":
-        """That of a run; None for runs of versions that did not write it."""
+        """The provenance of a run; None if it is damaged, or if the run's version wrote none."""
         try:
             record = json.loads((directory / PROVENANCE).read_text(encoding="utf-8"))
             lists: dict[str, Any] = {k: tuple(record[k]) for k in ("command", "roots", "accepted")}
@@ -70,7 +70,7 @@ class Provenance:
             return None
 
     def importable(self) -> None:
-        """The modules of a run can be imported from now on, wherever this program was started."""
+        """Make the modules of a run importable, wherever this program was started."""
         for root in self.roots:
             named.search_in(Path(root))
 
@@ -78,7 +78,7 @@ class Provenance:
 def of(ready: Prepared) -> Provenance:
     """What a run that begins now is made from."""
     experiment = ready.experiment
-    modules = list(modules_of(things(experiment)))
+    modules = list(modules_of(own_objects(experiment)))
     files = {each.__name__: _file(each) for each in modules}
     place = next(iter(files.values())).parent if files else Path.cwd()
     by_torch = ready.engine.bits.startswith(TORCH)
@@ -111,7 +111,7 @@ def changes(began: Provenance, now: Provenance) -> list[str]:
 
 
 def changed_files(began: Provenance) -> list[str]:
-    """The files of a run that are no longer what they were: what can be seen without its data."""
+    """The files of a run that have changed since it began; its data need not be loaded for this."""
     known = [(each["file"], each["sha256"]) for each in began.sources.values()]
     return [file for file, digest in known if _hash(Path(file)) != digest]
 
@@ -125,7 +125,7 @@ def drift(began: Provenance, now: Provenance) -> list[str]:
         if what in then and then[what] != today[what]
     ]
     if now.bits.startswith(TORCH) and then.get("torch") == today["torch"]:
-        # Runs of earlier versions say no more about it than the CPU's name and instructions.
+        # Earlier versions recorded only the CPU's name and its instruction set.
         signs = ("arithmetic",) if "arithmetic" in then else ("CPU", "instruction set")
         if any(each in then and then[each] != today[each] for each in signs):
             cpus = [f"{each.get('CPU')} ({each.get('instruction set')})" for each in (then, today)]
@@ -138,7 +138,7 @@ def continued(ready: Prepared, directory: Path, accept: bool) -> "Continued":
     began, now = Provenance.kept(directory), of(ready)
     if began is None:
         damaged = (directory / PROVENANCE).exists()  # versions before 0.2 did not write it
-        unknown = f"{PROVENANCE} cannot be read: nobody knows whether data and code have changed"
+        unknown = f"{PROVENANCE} cannot be read: data or code may have changed"
         said = (unknown,) if damaged else ()
         return Continued(replace(now, accepted=said), said)
     changed = changes(began, now)
@@ -156,7 +156,7 @@ def continued(ready: Prepared, directory: Path, accept: bool) -> "Continued":
 
 @dataclass(frozen=True)
 class Continued:
-    """A run that continues: what it is made from from now on, and what its log must tell."""
+    """A run that continues: its provenance from now on, and the notes for its log."""
 
     provenance: Provenance
     notes: tuple[str, ...]
@@ -208,12 +208,12 @@ def project() -> dict[str, str] | None:
 
 
 def _git(directory: str, *words: str) -> str | None:
-    """What git says; None if it fails, or is not there."""
+    """What git prints; None if it fails or is not installed."""
     command = ["git", "-C", directory, *words]
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS, env=environment
+            command, capture_output=True, text=True, timeout=GIT_SECONDS, env=environment
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -242,17 +242,17 @@ def _absorb(found: Any, examples: Examples) -> None:
         found.update(array.view(torch.uint8).numpy().data if array.numel() else b"")
 
 
-def things(experiment: Experiment) -> list[Any]:
-    """Everything of the user's own that an experiment names."""
-    return [*_things(experiment.model_dump()), schemes.find(experiment.scheme.name)]
+def own_objects(experiment: Experiment) -> list[Any]:
+    """The user's own objects that an experiment names, and its scheme."""
+    return [*_own_objects(experiment.model_dump()), schemes.find(experiment.scheme.name)]
 
 
-def _things(value: Any) -> Iterator[Any]:
+def _own_objects(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
         for each in value:
-            yield from _things(each)
+            yield from _own_objects(each)
     elif named.is_path(value):
         try:
             yield named.imported(value)
@@ -263,14 +263,14 @@ def _things(value: Any) -> Iterator[Any]:
 
 
 def modules_of(found: Iterable[Any]) -> Iterator[ModuleType]:
-    """The user's modules that these things, and what they use, are written in."""
+    """The user's modules that define these objects, and those that they import."""
     names = {name for thing in found for name in _homes(thing)}
     waiting, seen = sorted(names), set(names)
     while waiting:
         module = sys.modules.get(waiting.pop())
         if module is None or not _is_users(module):
             continue
-        if module.__name__ != "__main__":  # of a program, only the things themselves count
+        if module.__name__ != "__main__":  # a program may change, the modules it imports may not
             yield module
         new = {*_imports(module)} - seen
         seen |= new
@@ -297,7 +297,7 @@ def _imports(module: ModuleType) -> Iterator[str]:
 
 
 def _homes(thing: Any) -> Iterator[str]:
-    """The modules that an object's parts come from."""
+    """The names of the modules that define an object, its class and its parts."""
     thing = getattr(thing, "func", thing)  # functools.partial
     yield _home(thing) if isinstance(thing, type) else _home(type(thing))
     yield _home(thing)
@@ -333,7 +333,8 @@ def _root(module: ModuleType) -> Path:
 
 
 def _named_files(experiment: Experiment) -> dict[str, Path]:
-    """Files that decide the result, by their keys; examples are hashed as such."""
+    """Files that decide the result, by their keys; data files are not among them, because
+    `data_hash` covers the examples."""
     values = {
         path: getattr(getattr(experiment, path.split(".")[0]), path.split(".")[1])
         for path in PATHS

@@ -7,7 +7,7 @@ A part of a state is a mapping of tensors and one of numbers:
     base.<lane>, memory.<lane>.<name>                           of lanes that have changed
     lanes {number: ...}, same {lane: another with the same base}, gone [names], and single numbers
 
-The whole state is the part that has changed since there was none.
+A whole state is everything that has changed since nothing was on disk.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,13 +24,13 @@ from sdfeel.core.staleness import Clocks
 from sdfeel.sim.state import LaneState, ModelRows, State
 
 MATRICES = ("models", "public")  # whose rows are written one by one
-ARRAYS = ("taken", "led", "touched", "heard", "stamp", "spent")  # never written into: replaced
+ARRAYS = ("taken", "led", "touched", "heard", "stamp", "spent")  # replaced, never written into
 Part = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 @dataclass
 class OnDisk:
-    """What is on disk of a state, without keeping any model of it in memory."""
+    """Which parts of a state are on disk, without keeping its models in memory."""
 
     writes: int = -1  # of the servers' rows
     arrays: dict[str, Any] = field(default_factory=dict)
@@ -82,7 +82,7 @@ def changed(state: State, known: OnDisk) -> Part:
 
 
 def size(tensors: Mapping[str, Tensor]) -> int:
-    """Bytes that they take up."""
+    """Bytes that these tensors take up."""
     return sum(each.numel() * each.element_size() for each in tensors.values())
 
 
@@ -108,7 +108,7 @@ def _models(state: State) -> Iterator[tuple[str, Tensor]]:
 
 
 def _rows(name: str, table: Any, rows: Any) -> dict[str, Tensor]:
-    """Some rows of a matrix or an array; which ones is said unless it is all."""
+    """Some rows of a matrix or an array, and their numbers unless it is all rows."""
     if not len(rows):
         return {}
     if len(rows) == len(table):
@@ -129,7 +129,7 @@ def _unlike(one: Any, other: Any) -> Any:
 
 
 def _moment(lane: LaneState) -> tuple[Any, ...]:
-    """Whatever else a lane has changes only when its round ends."""
+    """What tells whether a lane has changed: the rest of it changes only when its round ends."""
     return lane.k, lane.ends, lane.held
 
 

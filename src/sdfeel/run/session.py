@@ -225,10 +225,10 @@ class Session:
             self.prepared.engine.close()
 
     def _notes(self) -> tuple[str, ...]:
-        """What a person should know before the first round: as it was told, if it was.
+        """What the user should know before the first round; from the log, if it is there already.
 
-        A run that was killed before its first checkpoint begins again, but not by the same
-        command: what that had to say is in the log.
+        A run that was killed before its first checkpoint begins again, but by `sdfeel resume`,
+        which does not know what the first command had to note.
         """
         if self._resume and (self.directory / run_files.EVENTS).exists():
             told = list(store.read_events(self.directory))
@@ -291,7 +291,7 @@ class Session:
         self._continued = provenance.continued(self.prepared, self.directory, accept)
 
     def _check_bits(self, began: str | None) -> None:
-        """Refuse to continue with other bits than the run began with."""
+        """Refuse to continue with an engine that computes other bits than the one before."""
         own = self.prepared.engine.bits
         began = began or (TORCH if own.startswith(TORCH) else FIRST_BITS)
         if began != own:
@@ -347,7 +347,7 @@ def drive_of(
     accuracy: float | None = None,
     estimating: Estimating | None = None,
     idle: int = 0,
-    loss: float | None = None,  # at the beginning, if it is to be watched
+    loss: float | None = None,  # at the beginning; None: not measured yet
 ) -> Drive:
     """Drives a simulation to the goals of its experiment."""
     experiment = ready.experiment
@@ -394,8 +394,8 @@ def start_or_resume(
 ) -> Session:
     """A new run, or the rest of it if the same experiment was begun before.
 
-    Without `notes`, keys that belong to other schemes are ignored silently, and theorems are not
-    asked.
+    Without `notes`, keys that belong to other schemes are ignored silently, and the learning rate
+    is not compared with what theorems cover.
     """
     ready = prepare(experiment)
     ready = replace(ready, notes=(*ready.foreign, *ready.notes)) if notes else ready
@@ -429,8 +429,8 @@ def _what_differs(kept: Experiment, asked: Experiment) -> str:
             name = f"{section}.{key}".rstrip(".")
             if is_object(before) and is_object(now):
                 return (
-                    f" ({name} is an object that is not as it was: if it is made with random "
-                    f"numbers, seed torch first, or give a class or a function that makes it)"
+                    f" ({name} is an object that has changed: if it is made with random numbers, "
+                    f"seed torch first, or give a class or a function that makes it)"
                 )
             return f" (its {name} is {before}, not {now})"
     return ""

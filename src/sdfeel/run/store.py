@@ -1,13 +1,13 @@
 """A run's directory: what is written, and how it survives a crash.
 
-    experiment.toml          the experiment with nothing left open
+    experiment.toml          the experiment with every choice filled in
     events.jsonl             one event per line, only ever appended to
     metrics.csv              the measurements as a table
     checkpoint.safetensors   the newest state; replaced as a whole
     checkpoint.changes       what has changed since; only of large states, while they are running
     model.safetensors        the final model, once finished
 
-The log is flushed to disk before a checkpoint that counts on it, and a checkpoint remembers how
+The log is flushed to disk before a checkpoint that depends on it, and a checkpoint records how
 long the log was. A resume cuts the log back to that length, so whatever was written later, whole
 lines or half a line, is simply done again.
 """
@@ -76,7 +76,7 @@ class Log:
         size = path.stat().st_size if path.exists() else 0
         if size < keep:  # before anything is changed
             raise RunError(
-                f"the log {path} is shorter than its checkpoint remembers ({size} of {keep} "
+                f"the log {path} is shorter than when its checkpoint was written ({size} of {keep} "
                 f"bytes): it is damaged; start the experiment again"
             )
         path.touch()

@@ -137,7 +137,7 @@ MOST_ASKED = 200  # clients, at most; if there are more, others are drawn every 
 
 
 class Estimating:
-    """Call it at every measurement; between two, `record` is all that it must remember."""
+    """Estimates the theorem's constants: call it at every measurement. `record` is its state."""
 
     def __init__(self, covered: Covered | None, record: Mapping[str, Any] | None = None) -> None:
         self._covered = covered
@@ -149,7 +149,7 @@ class Estimating:
         return None if self._promise is None else self._promise.record()
 
     def __call__(self, simulation: Simulation) -> dict[str, float]:
-        """What the clients' losses are like at the mean model, and what that promises."""
+        """Estimates from the clients' losses at the mean model, and what they promise."""
         net, state = simulation.net, simulation.state
         clients = net.clients
         if len(clients) > MOST_ASKED:

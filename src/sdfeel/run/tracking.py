@@ -29,17 +29,17 @@ PROJECT = "sdfeel"  # where a tracker sorts runs by projects, unless its own var
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker is told before the first event."""
+    """What a tracker learns before the first event."""
 
     name: str
     settings: Mapping[str, Any]  # "scheme.tau1": 5, ...
     directory: Path | None = None
-    later: bool = False  # the run is over: what was tracked of it before is to be replaced
+    later: bool = False  # the run is over: replace whatever was tracked of it before
     key: str = field(default_factory=lambda: uuid4().hex)  # the same for a run that continues
 
 
 class Tracker(Protocol):
-    """Something that is told about a run; a function of an event will do, too."""
+    """Something that follows a run; a function of an event will do, too."""
 
     def begin(self, run: TrackedRun) -> None:
         """The run begins, or continues."""
@@ -144,7 +144,7 @@ class MLflow:
 class WeightsAndBiases:
     """A run of W&B, or of trackio, which is used in the same way.
 
-    WANDB_PROJECT (or TRACKIO_PROJECT) names the project; WANDB_MODE=offline stays here.
+    WANDB_PROJECT (or TRACKIO_PROJECT) names the project; WANDB_MODE=offline sends nothing.
     """
 
     def __init__(self, package: str = "wandb") -> None:
@@ -212,7 +212,7 @@ def _package(name: str, extra: str = "") -> Any:
 
 
 def tracker(given: Any) -> tuple[str, Tracker]:
-    """What was asked for, ready to begin, and its name; InputError if there is no such thing."""
+    """The label of a tracker, and the tracker, ready to begin; InputError if it is not one."""
     found = NAMED.find(given)
     label = given if isinstance(given, str) else getattr(given, "__name__", type(given).__name__)
     if given in TRACKERS or isinstance(found, type):
@@ -234,7 +234,7 @@ def tracked(
     directory: Path | None = None,
     later: bool = False,
 ) -> Generator[Event]:
-    """The same events, told to trackers on the way; a note follows when one fails."""
+    """The same events, sent to trackers on the way; a note follows when a tracker fails."""
     working, stream = _Working(dict(to)), iter(events)
     try:
         for event in stream:
@@ -260,7 +260,7 @@ class _Working:
         self._trackers, self.begun = trackers, False
 
     def tell(self, what: str, *about: object) -> list[Warned]:
-        """Tell all of them; notes about those that fail, which are not told anything more."""
+        """Call this method of all trackers; drop those that fail, and return notes about them."""
         notes = []
         for label, tracker in list(self._trackers.items()):
             try:
@@ -268,7 +268,7 @@ class _Working:
             except Exception as error:  # somebody else's package may raise anything
                 del self._trackers[label]
                 notes.append(
-                    Warned(f"{label} is no longer told about this run: {told(error)}; {AFTERWARDS}")
+                    Warned(f"{label} no longer follows this run: {told(error)}; {AFTERWARDS}")
                 )
         return notes
 
@@ -293,7 +293,8 @@ def _described(
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """
+    """Nested values by dotted names.
+
     >>> _flat({"seed": 1, "scheme": {"tau1": 5}})
     {'seed': 1, 'scheme.tau1': 5}
     """
@@ -305,7 +306,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def track(run: Any, *to: Any) -> Iterator[Event]:
-    """The events of a run, told to trackers on the way: names, objects or package.module:name.
+    """The events of a run, sent to trackers on the way: names, objects or package.module:name.
 
     `run` is a `Run`; iterate over this in its place. If it is the directory of a run (or what
     `open` gives), everything in its log is sent at once.
