@@ -59,7 +59,7 @@ def patient(page: "Page") -> "Page":
     """A page that is opened again when the machine's network changes meanwhile.
 
     Containers or interfaces that come and go make Chromium break off whatever it loads, even from
-    loopback. The page helps itself, but a document that did not come at all is the browser's.
+    loopback. The page recovers by itself, but not if its document has never arrived.
     """
     from playwright.sync_api import Error
 

@@ -64,7 +64,7 @@ class Firefox:
         self.ask("browsingContext.navigate", context=self.window, url=url, wait="interactive")
 
     def value(self, expression: str) -> Any:
-        """What a script comes to: text, a number, a truth or nothing."""
+        """The result of a script: text, a number, true or false, or nothing."""
         target = {"context": self.window}
         found = self.ask("script.evaluate", expression=expression, target=target, awaitPromise=True)
         assert found["type"] == "success", found

@@ -73,7 +73,7 @@ def _write_huge(directory: Path) -> None:
 
 
 def _timed(page: Page, server: int, work: Callable[[], None]) -> str:
-    """Seconds that passed, and what server and page computed, which others' work sways less."""
+    """Seconds that passed, and CPU seconds of server and page, which other work disturbs less."""
     begin, ours, pages = perf_counter(), _server_seconds(server), _page_seconds(page)
     work()
     passed = perf_counter() - begin
@@ -129,7 +129,7 @@ def _minute(page: Page) -> tuple[float, float]:
     talk = page.context.new_cdp_session(page)
     talk.send("Network.enable")
     received: list[float] = []
-    # What a stream brings is only told as it is after unpacking: its cost is at most that.
+    # The browser counts a stream's bytes after unpacking them: on the wire, they were fewer.
     talk.on(
         "Network.dataReceived",
         lambda e: received.append(e["encodedDataLength"] or e["dataLength"]),

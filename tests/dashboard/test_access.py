@@ -61,7 +61,7 @@ def test_the_token_in_the_address_becomes_a_cookie(page: Page) -> None:
     assert client.get("/api/about").status_code == 200
 
 
-def test_a_welcome_never_sends_to_another_host(page: Page) -> None:
+def test_the_redirect_never_leads_to_another_host(page: Page) -> None:
     client = page(token="open-sesame")
     answer = client.get("//evil.example/?token=open-sesame", follow_redirects=False)
     assert not answer.headers["location"].startswith("//")

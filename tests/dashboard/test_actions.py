@@ -179,10 +179,10 @@ def test_notes_are_checked_and_written_into_the_run_alone(page: Page, tmp_path: 
 
 @pytest.mark.parametrize("size", [1 << 17, None])
 @pytest.mark.parametrize("path", ["start", "stop", "resume", "notes"])
-def test_what_is_sent_is_bounded_and_never_believed(
+def test_requests_too_large_or_too_deep_are_refused(
     page: Page, path: str, size: int | None
 ) -> None:
-    """Neither a length that is wrong or not there, nor what no parser can follow."""
+    """Even without a length in the header, and if they are nested too deeply for a parser."""
     desk = Desk(page)
     content = b"[" * 50_000 if size is None else b'{"name": "' + b"x" * size + b'"}'
     pieces = (content[n : n + 1000] for n in range(0, len(content), 1000))  # without its length

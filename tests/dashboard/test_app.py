@@ -326,7 +326,7 @@ def test_no_prediction_runs_code_or_builds_what_is_huge(
 
 
 def test_a_run_is_shown_beside_what_the_planner_predicts(page: Page, tmp_path: Path) -> None:
-    """Runs that differ in a knob alone count together, and others do not."""
+    """Runs that differ only in knobs count together, others do not."""
     for name, more in {
         "one": "",
         "two": "[scheme]\ntau1 = 10",

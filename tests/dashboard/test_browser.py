@@ -143,7 +143,7 @@ def test_tags_and_notes_are_kept_beside_the_run_and_stay_text(page: Page, runs: 
 
 
 def test_a_page_of_which_every_request_fails_once_recovers_by_itself(page: Page) -> None:
-    """Scripts and styles, questions and streams: a network that changed breaks all of them off."""
+    """Scripts and styles, requests and streams: all of them break off if the network changes."""
     failed: set[str] = set()
 
     def once(route: Route) -> None:
@@ -284,7 +284,7 @@ def test_a_run_is_started_stopped_and_resumed(page: Page, runs: Path) -> None:
 
 
 def test_sliders_ask_the_planner_and_start_what_they_show(page: Page) -> None:
-    """With the keyboard alone; no answer to an earlier question stands next to later values."""
+    """With only the keyboard; an answer to an earlier request never stands next to later values."""
     held: list[Route] = []
     page.goto("/run?name=race/sd-feel")
     tau1 = page.get_by_label("tau1", exact=True)

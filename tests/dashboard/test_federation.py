@@ -68,7 +68,7 @@ def test_a_run_without_nodes_has_none(tmp_path: Path) -> None:
     assert nodes(Root(tmp_path), "one") == []
 
 
-def test_the_page_is_told_who_deviated(tmp_path: Path) -> None:
+def test_the_page_shows_who_deviated(tmp_path: Path) -> None:
     run = write(tmp_path / "live", events())
     root = Root(tmp_path)
     assert verification(root, "live") is None
@@ -84,7 +84,7 @@ def test_the_page_is_told_who_deviated(tmp_path: Path) -> None:
     assert verification(root, "live") is None
 
 
-def test_the_desk_shows_certificates_and_who_was_turned_away(page: Page, tmp_path: Path) -> None:
+def test_the_page_shows_certificates_and_who_was_turned_away(page: Page, tmp_path: Path) -> None:
     audits = pytest.importorskip("sdfeel.live.audit")
     run = write(tmp_path / "live", events())
     node(run, "edge-0", role="edge", updated=1.0, certificate_expires=5.0, denied=2, rejected=1)

@@ -69,7 +69,7 @@ def test_links_are_neither_listed_nor_followed(home: Path) -> None:
             root.read(name, file)
 
 
-def test_a_pipe_in_place_of_a_log_holds_nobody_up(home: Path) -> None:
+def test_a_pipe_in_place_of_a_log_blocks_nobody(home: Path) -> None:
     (home / "served" / "pipe").mkdir()
     os.mkfifo(home / "served" / "pipe" / EVENTS)
     with pytest.raises(NotHere, match="is not a file"):

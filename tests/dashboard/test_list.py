@@ -98,7 +98,7 @@ def test_who_holds_the_lock_is_running(tmp_path: Path) -> None:
         assert states(tmp_path) == {"one": "running"}
 
 
-def test_without_news_of_locks_a_log_that_grows_is_running(
+def test_where_locks_are_not_listed_a_log_that_grows_is_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(run_list, "held", lambda: None)
@@ -119,7 +119,9 @@ def test_locks_are_read_as_the_system_writes_them(tmp_path: Path) -> None:
     assert held(tmp_path / "none") is None
 
 
-def test_news_of_the_list_are_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_updates_of_the_list_contain_what_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(updates, "AGE", 0.0)
     root = Root(tmp_path)
     write(tmp_path / "one", events())
@@ -138,7 +140,7 @@ def test_news_of_the_list_are_what_changed(tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("error", [NotHere("gone"), OSError("gone"), LookupError("gone")])
 @pytest.mark.parametrize("step", ["read_ends", "read_notes", "style_of", "lock_inode"])
-def test_a_run_that_goes_while_it_is_read_spoils_no_other(
+def test_a_run_that_disappears_while_it_is_read_spoils_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: Exception
 ) -> None:
     """Whatever fails for one run, the list has all the others as they are."""
@@ -183,7 +185,7 @@ def test_a_stream_says_what_it_cannot_read_and_looks_again(
     ]
 
 
-def test_comparisons_and_plans_are_groups_and_spoilt_ones_do_no_harm(tmp_path: Path) -> None:
+def test_comparisons_and_plans_are_groups_and_damaged_ones_do_no_harm(tmp_path: Path) -> None:
     write(tmp_path / "race" / "one", events())
     write(tmp_path / "bad" / "two", events())
     (tmp_path / "plan").mkdir()
@@ -197,7 +199,7 @@ def test_comparisons_and_plans_are_groups_and_spoilt_ones_do_no_harm(tmp_path: P
     assert found == wanted
 
 
-def test_news_of_a_run_are_everything_and_then_what_changed(
+def test_updates_of_a_run_contain_everything_and_then_what_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(updates, "APART", 0.0)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sdfeel.dashboard.log import Extremes, LoggedEvent, LogLine, Sampled, parse
-from sdfeel.dashboard.views.curves import telling
+from sdfeel.dashboard.views.curves import keeping_extremes
 from tests.dashboard.logs import line, measured
 
 pieces = st.lists(st.integers(0, 40), max_size=12)
@@ -90,7 +90,7 @@ gappy = st.lists(st.one_of(st.none(), st.floats(-9, 9)), min_size=1, max_size=40
 def test_a_thinned_curve_has_the_lows_highs_and_gaps_of_the_whole(
     values: list[float | None], limit: int
 ) -> None:
-    picked = telling([values], limit)
+    picked = keeping_extremes([values], limit)
     known = [value for value in values if value is not None]
     shown = [values[index] for index in picked if values[index] is not None]
     assert picked == sorted(set(picked))

@@ -71,7 +71,7 @@ class Dashboard:
         self.static = _static()
 
     def routes(self) -> list[Route]:
-        looking = {
+        reading = {
             "/static/{file}": self.asset,
             "/palette.css": self.colours,
             "/api/about": self.about,
@@ -92,16 +92,16 @@ class Dashboard:
             "/file": self.file,
             **dict.fromkeys(PAGES, self.page),
         }
-        doing = {
+        changing = {
             "/api/start": self.start,
             "/api/stop": self.stop,
             "/api/resume": self.resume,
             "/api/notes": self.write_notes,
         }
-        found = [Route(path, endpoint, methods=["GET"]) for path, endpoint in looking.items()]
+        found = [Route(path, endpoint, methods=["GET"]) for path, endpoint in reading.items()]
         if self.allow_start:
             found.append(Route("/api/form", self.form, methods=["GET"]))
-            found += [Route(path, end, methods=["POST"]) for path, end in doing.items()]
+            found += [Route(path, end, methods=["POST"]) for path, end in changing.items()]
         return found
 
     def page(self, request: Request) -> Response:
@@ -193,7 +193,7 @@ class Dashboard:
     def file(self, request: Request) -> Response:
         name, wanted = run_name(request), request.query_params.get("file", "")
         if wanted not in FILES:
-            raise NotHere(f"{wanted!r} cannot be downloaded: ask for one of {', '.join(FILES)}")
+            raise NotHere(f"{wanted!r} cannot be downloaded: choose one of {', '.join(FILES)}")
         return download(self.root.open(name, wanted), f"{name}-{wanted}")
 
     async def stream(self, request: Request) -> Response:
@@ -209,7 +209,7 @@ class Dashboard:
 
     async def start(self, request: Request) -> Response:
         wish = Wish.of(await sent(request))
-        await run_in_threadpool(load, None, wish.settings)  # says what is wrong before it starts
+        await run_in_threadpool(load, None, wish.settings)  # refuse mistakes before it starts
         return Json((await run_in_threadpool(self.jobs.start, wish)).record())
 
     async def stop(self, request: Request) -> Response:
@@ -274,7 +274,7 @@ async def _mistake(request: Request, error: Exception) -> Response:
 
 
 def _static() -> dict[str, bytes]:
-    """Everything that the browser loads, read once: no request chooses a path."""
+    """The browser's files by name, all read at the start, so that no request can choose a path."""
     own = files(__package__) / "static"
     found = [*own.iterdir(), *(own / "vendor").iterdir()]
     return {each.name: each.read_bytes() for each in found if each.is_file()}

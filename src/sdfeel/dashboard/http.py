@@ -65,7 +65,7 @@ def policy(page: bytes) -> str:
 
 @dataclass(frozen=True)
 class Guard:
-    """Stands before the application."""
+    """Checks every request before the application sees it."""
 
     app: ASGIApp
     token: str | None  # None: loopback only
@@ -93,7 +93,9 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         if self.token is None and _name(headers.get("host", "")) not in LOOPBACK:
-            return PlainTextResponse("This page answers only to loopback's own names.", 421)
+            return PlainTextResponse(
+                f"This page answers only under the names {', '.join(LOOPBACK)}.", 421
+            )
         if self.token is not None and not self._knows(headers.get("authorization", ""), headers):
             return self._welcome(scope)
         if scope["method"] not in SAFE and not self._ours(scope, headers):
@@ -139,7 +141,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class Economical:
-    """Gives every whole answer a validator, and sends nothing to a browser that has it already."""
+    """Gives every complete answer an ETag, and sends no body to a browser that already has it."""
 
     app: ASGIApp
 
@@ -171,7 +173,8 @@ class Economical:
 
 
 def _name(host: str) -> str:
-    """
+    """A host without its port.
+
     >>> _name("localhost:8080"), _name("[::1]:80"), _name("evil.example")
     ('localhost', '::1', 'evil.example')
     """
@@ -236,7 +239,7 @@ POLL, HEARTBEAT = 0.4, 15.0  # seconds
 
 
 class Json(Response):
-    """What JSON cannot express (NaN, infinity) becomes null."""
+    """An answer in JSON; what JSON cannot express (NaN, infinity) becomes null."""
 
     media_type = "application/json"
 
@@ -245,7 +248,7 @@ class Json(Response):
 
 
 def encoded(content: Any) -> str:
-    """Compact JSON."""
+    """A value as compact JSON."""
     try:
         return json.dumps(content, allow_nan=False, separators=(",", ":"), default=str)
     except ValueError:

@@ -27,7 +27,7 @@ SDFEEL = (sys.executable, "-c", "from sdfeel.cli import main; main()")
 
 @dataclass(frozen=True)
 class Wish:
-    """What somebody wants to start."""
+    """A run or a plan that somebody wants to start."""
 
     what: Literal["run", "plan"]
     name: str
@@ -60,7 +60,7 @@ class RunProcess:
     name: str  # of the run
     what: str
     process: subprocess.Popen[bytes]
-    said: IO[bytes]  # everything that it printed for people
+    said: IO[bytes]  # what it printed on its standard error
     stopping: bool = False
 
     @property
@@ -87,7 +87,7 @@ class RunProcess:
 
 
 class Jobs:
-    """All that was started from the page."""
+    """All runs and plans that were started from the page."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -128,7 +128,7 @@ class Jobs:
         return [job.record() for job in reversed(self._jobs)]
 
     def close(self) -> None:
-        """Stop everything; whatever was done is kept."""
+        """Stop everything; finished rounds are kept."""
         waiting = [job for job in self._jobs if job.process.poll() is None]
         for job in waiting:
             job.process.send_signal(signal.SIGINT)

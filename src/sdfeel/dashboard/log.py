@@ -1,7 +1,7 @@
 """Reads an event log that may be huge, growing, half-written or damaged.
 
 A log is read once, in pieces, and afterwards only what was appended. Most rounds of a long log are
-skipped: of rounds an evenly spaced sample is kept, and of measurements the lows and the highs.
+skipped: an evenly spaced sample of them is kept, and the lows and the highs of the measurements.
 """
 
 import operator
@@ -35,7 +35,7 @@ COUNTS = {
     ]
     for kind in (Started, Round, Evaluated, Warned, Finished)
 }
-MOST = 1 << 1000  # a larger one is no float
+MOST = 1 << 1000  # a larger number would not fit a float
 
 
 @dataclass(frozen=True, order=True)
@@ -96,7 +96,7 @@ LOOKED = 16 << 20  # bytes searched for one page
 
 @dataclass(frozen=True)
 class LogPage:
-    """Some lines of a log, newest first; `before` asks for older ones (None: there are none)."""
+    """Some lines of a log, newest first; older ones end at `before` (None: there are none)."""
 
     lines: tuple[LogLine, ...]
     before: int | None
@@ -133,16 +133,16 @@ Some = TypeVar("Some", covariant=True)
 
 
 class Indexed(Protocol[Some]):
-    """What is needed of a sequence here."""
+    """The part of a sequence's methods that is needed here."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Some: ...
 
 
 class Sampled(Generic[Raw, Item]):
-    """Every n-th of a growing sequence, and its newest: never more than `limit` and one.
+    """Every n-th item of a growing sequence, and the newest: never more than `limit` + 1 items.
 
-    `read` turns what arrives into what is kept, or None to leave it out; it is called for few.
+    `read` turns an item into what is kept, or into None to leave it out; it is called for few.
 
     >>> few = Sampled[str, int](4, int)
     >>> few.extend("0123456789")
@@ -170,7 +170,7 @@ class Sampled(Generic[Raw, Item]):
         self._newest = self.read(items[len(items) - 1])
 
     def expect(self, more: int) -> None:
-        """Prepare for this many more: keep no more of them than will stay."""
+        """Prepare for this many more items, so that none is read that would not stay."""
         while (self.count + more) // self.stride > self.limit:
             self._halve()
 
@@ -238,7 +238,7 @@ class _Bucket:
 
 
 class Extremes:
-    """Of a growing sequence of measurements, the lows and the highs of every `stride`.
+    """The lows and the highs of every `stride` measurements in a growing sequence.
 
     A line that is the lowest or the highest of its bucket stays, so that a sudden collapse cannot
     hide between two samples. The newest is always there.
@@ -272,7 +272,7 @@ class Extremes:
             self.stride *= 2
 
     def settle(self) -> None:
-        """Parse what is kept and was not parsed before."""
+        """Parse the lines that are kept, unless they were parsed before."""
         lines = {line for bucket in self._buckets for line in bucket.lines()}
         if self._newest is not None:
             lines.add(self._newest)
@@ -397,7 +397,8 @@ class LogReader:
         return same and file.read(len(self._seam)) == self._seam
 
     def _take(self, data: bytes, left: int) -> None:
-        """Whole lines, `left` bytes before the end. Most are only classified, not parsed."""
+        """Add whole lines, which end `left` bytes before the log does. Most are not parsed, only
+        classified."""
         letters = np.frombuffer(data, np.uint8)
         ends = np.flatnonzero(letters == NEWLINE)
         starts = np.concatenate([[0], ends[:-1] + 1])

@@ -52,7 +52,7 @@ class RunFolder:
 
 @dataclass(frozen=True)
 class GroupFolder:
-    """A directory that is not a run, but says what its runs have in common; or a plan."""
+    """A directory of runs that were made together, or of a plan."""
 
     name: str
     file: str  # group.json or plan.json
@@ -210,10 +210,10 @@ def _parts(name: str) -> list[str]:
 LOCKS = Path("/proc/locks")
 
 
-def held(locks: Path = LOCKS) -> set[int] | None:
-    """Inodes of all locked files on this machine; None where the system does not say.
+def locked_inodes(locks: Path = LOCKS) -> set[int] | None:
+    """Inodes of all locked files on this machine; None where the system does not list them.
 
-    We only look: trying a lock would stop a run that begins at that moment.
+    Locks are only listed: trying to take one would stop a run that begins at that moment.
     """
     try:
         lines = locks.read_text().splitlines()

@@ -22,7 +22,7 @@ class Notes:
 
     @classmethod
     def of(cls, told: Any) -> "Notes":
-        """What a file or a browser sent; an error if it is something else, or too much.
+        """Notes from a file or a browser; InputError for anything else, or for too much.
 
         >>> Notes.of({"tags": [" paper ", "paper"], "note": "fig. 3"})
         Notes(tags=('paper',), note='fig. 3')
@@ -50,6 +50,6 @@ def read_notes(root: Root, name: str) -> Notes:
 
 
 def write_notes(root: Root, name: str, notes: Notes) -> None:
-    """Keep what somebody has written."""
+    """Save the notes about a run."""
     text = json.dumps(asdict(notes), indent=1, ensure_ascii=False)
     root.replace(root.folder(name).name, NOTES, f"{text}\n".encode(errors="replace"))

@@ -1,6 +1,6 @@
 """What the page may do with an experiment that somebody else may have written.
 
-It runs nobody's code, opens nothing outside the directory that it shows, and builds nothing huge.
+It runs no code from it, opens nothing outside the directory that it shows, and builds nothing huge.
 """
 
 from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ def check_whole(values: Mapping[str, Any], root: Path) -> None:
         most = LARGEST.get(key, LARGEST.get(key.partition(".")[0]))
         if most is not None and isinstance(each, int | float) and each > most:
             raise InputError(
-                f"{key} is {each:g}, and this page works with at most {most:,}: ask `sdfeel plan`"
+                f"{key} is {each:g}, and this page works with at most {most:,}: use `sdfeel plan`"
             )
 
 
@@ -60,7 +60,7 @@ def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _names_a_file(key: str, value: Any) -> bool:
-    """Could a text name a file or code, as far as we know?"""
+    """Might this value name a file or code?"""
     if not isinstance(value, str) or (key == "network.graph" and value.startswith(TOPOHUB)):
         return False
     if is_path(value) or is_object(value) or any(c in value for c in "/\\~"):

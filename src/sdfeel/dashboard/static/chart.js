@@ -330,7 +330,7 @@ export class Charts {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.redraw());
   }
 
-  // The same data, the same picture: whoever asks again with what is drawn already costs nothing.
+  // With the data that are drawn already, there is nothing to do.
   update(data, targetText = "") {
     if (data === this.data && targetText === this.targetText) return;
     this.data = data;

@@ -8,10 +8,10 @@ const KINDS = ["", "started", "round", "evaluated", "warned", "finished"];
 export class EventTable {
   constructor(name) {
     this.kind = "";
-    this.older = false; // older ones were asked for: new ones must not push them away
+    this.older = false; // does the user look at older events? New ones must not push them away
     this.select = h("select", { "aria-label": "Kind of event" }, KINDS.map((kind) => h("option", { value: kind }, kind || "all kinds")));
     this.select.addEventListener("change", () => { this.kind = this.select.value; this.load(null); });
-    this.wanted = null; // those before this place; null: the newest
+    this.wanted = null; // show the events before this place; null: the newest
     this.ask = latest(
       () => ask("/api/events", { name, ...(this.wanted !== null && { before: this.wanted }), ...(this.kind && { kind: this.kind }) }),
       (page, error) => this.shown(page, error));

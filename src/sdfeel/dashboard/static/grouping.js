@@ -22,7 +22,7 @@ export function grouped(runs, by, keys, value) {
   return [...found].map(([name, members]) => ({ name, runs: members, means: new Map(keys.map((key) => [key, together(members.map((run) => value(run, key)))])) }));
 }
 
-/** What several values say together: their mean and range, the one that all share, or how many there are.
+/** Several values in short: their mean and range, the one value that all share, or how many different ones there are.
  * @param {any[]} values
  */
 export function together(values) {

@@ -16,7 +16,7 @@ import { Parallel } from "./parallel.js";
 import { Pareto } from "./pareto.js";
 
 const MOST = 60;
-const ROOM = 200; // rows that are drawn until somebody asks for all: a thousand take a browser long
+const ROOM = 200; // rows that are drawn until somebody wants all: a thousand would keep a browser busy
 
 const runs = new Map();
 const rows = new Map();

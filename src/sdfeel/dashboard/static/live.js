@@ -1,9 +1,9 @@
 // Asking the server, and hearing from it.
 
 const pause = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
-const [SOON, LATE] = [500, 10_000]; // milliseconds until something is asked again: at first, and at last
+const [SOON, LATE] = [500, 10_000]; // milliseconds before the first repetition of a request, and the most later on
 
-// Looking changes nothing, so a question that got no answer is asked again until it gets one.
+// Reading changes nothing, so a request that got no answer is repeated until it gets one.
 export async function ask(path, parameters = {}) {
   const query = parameters instanceof URLSearchParams ? parameters : new URLSearchParams(parameters);
   for (let wait = SOON; ; wait = Math.min(2 * wait, LATE)) {
@@ -33,7 +33,7 @@ function told(answer, text) {
   return content;
 }
 
-// What `delta` in views/updates.py says: entries that differ, and how a list continues.
+// Apply what `delta` in views/updates.py sends: entries that differ, and how a list continues.
 const [CUT, NEXT] = ["\0", "+"];
 export function applied(old, change) {
   if (change === null || typeof change !== "object" || Array.isArray(change)) return change;
@@ -48,7 +48,7 @@ export function applied(old, change) {
   return found;
 }
 
-const SILENT = 45_000; // milliseconds without any message, not even a sign of life, after which we connect anew
+const SILENT = 45_000; // milliseconds without any message, not even a `beat`, after which we connect anew
 
 // Server-sent events. Whatever ends the connection, the page connects again, and says how it stands.
 export function listen(parameters, handlers) {
@@ -91,8 +91,8 @@ export function seldom(work, wait) {
   };
 }
 
-// A question that changes faster than it is answered: it is asked when nothing has changed for `wait` milliseconds, once
-// at a time, and an answer to an earlier question is dropped, so that none can overtake another.
+// For requests that change faster than they are answered. One is sent when nothing has changed for `wait` milliseconds,
+// never two at a time; answers to outdated requests are dropped, so that no answer can overtake another.
 export function latest(question, answer, wait = 0) {
   let [wanted, asked, busy, timer] = [0, 0, false, 0];
   const go = async () => {

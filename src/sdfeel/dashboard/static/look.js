@@ -21,7 +21,7 @@ export function sample(style, width = 34) {
 // Buttons that switch lines off and on; pointing at one picks its line out, a double click shows it alone.
 export function legend(lines, target, text, { hidden, turn, only, pick }) {
   const items = lines.map((line) => h("li", {}, h("button", {
-    type: "button", class: "plain", "aria-pressed": String(!hidden.has(line.label)), title: "Click: off and on. Double click: this one alone.",
+    type: "button", class: "plain", "aria-pressed": String(!hidden.has(line.label)), title: "Click: hide or show this line. Double click: show only this line.",
     onclick: () => turn(line.label), ondblclick: () => only(line.label),
     onpointerenter: () => pick(line.label), onpointerleave: () => pick(null), onfocus: () => pick(line.label), onblur: () => pick(null),
   }, sample(line.style), h("span", {}, line.label))));

@@ -1,4 +1,4 @@
-// Parallel coordinates: a line for every run through all keys in which runs differ, and what came out.
+// Parallel coordinates: a line for every run, through all keys in which runs differ, to what the run reached.
 
 import { h, svg } from "./dom.js";
 import { count, percent } from "./format.js";

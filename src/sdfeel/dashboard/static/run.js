@@ -51,7 +51,7 @@ export async function show(main, about, query) {
     card("Events", events.element));
   const later = seldom(whenSeen(events.element, () => events.refresh()), 2000);
 
-  // What grows old on its own: how long ago something was heard.
+  // What changes without any message: how long ago something was heard.
   const tick = () => {
     if (document.hidden || !now?.run) return;
     part.changed.textContent = now.run.modified ? `changed ${ago(now.run.modified)}` : "";

@@ -9,7 +9,7 @@ export async function show(main, about, query) {
   document.getElementById("crumbs").replaceChildren(h("a", { href: "/" }, about.directory), h("span", { class: "soft" }, "/"), h("span", {}, "new run"));
   if (!about.allow_start) throw new Error("Runs can be started here only if `sdfeel dash` was started with --allow-start.");
   const form = await ask("/api/form");
-  const changes = query.getAll("set").map((each) => each.split(/=(.*)/s).slice(0, 2)); // of what the other run had
+  const changes = query.getAll("set").map((each) => each.split(/=(.*)/s).slice(0, 2)); // to the other run's settings
   const given = { ...await before(query.get("from"), query.get("planned") ?? ""), ...Object.fromEntries(changes) };
   const inputs = new Map();
   const scheme = h("div", { class: "fields-grid" });

@@ -21,7 +21,7 @@ async function fetchKeys() {
 }
 
 /**
- * Make these keys readable; an error says which of them no run has.
+ * Load what these keys need, so that `value` knows them; an error names a key that no run has.
  * @param {Iterable<string>} keys
  * @param {Iterable<Run>} runs
  */
@@ -35,7 +35,7 @@ export async function prepare(keys, runs) {
 }
 
 /**
- * A number, a word, a truth, or undefined.
+ * A number, a word, true or false, or undefined.
  * @param {Run} run
  * @param {string} key
  */

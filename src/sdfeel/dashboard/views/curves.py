@@ -57,7 +57,7 @@ def _line(
 ) -> dict[str, Any]:
     every = history.evaluations
     values = [[_learnt(measure, event) for event in every] for measure in measures]
-    picked = telling(values, POINTS)
+    picked = keeping_extremes(values, POINTS)
     line: dict[str, Any] = {
         "label": history.label,
         "x": [[drawable(cost.read(every[index])) for index in picked] for cost in costs],
@@ -101,15 +101,15 @@ def spaced(count: int, limit: int) -> list[int]:
     return found if not found or found[-1] == count - 1 else [*found, count - 1]
 
 
-def telling(columns: Sequence[Numbers], limit: int) -> list[int]:
-    """At most about `limit` indices, with which no column loses a low, a high or a gap.
+def keeping_extremes(columns: Sequence[Numbers], limit: int) -> list[int]:
+    """At most about `limit` indices, chosen so that no column loses a low, a high or a gap.
 
-    Of every bucket of neighbours stay the first, each column's lowest and highest, and its first
+    Every bucket of neighbours keeps its first index, and each column's lowest, highest and first
     gap.
 
-    >>> telling([[1.0, 9.0, 1.0, 1.0, None, 1.0, 0.0, 1.0]], 4)
+    >>> keeping_extremes([[1.0, 9.0, 1.0, 1.0, None, 1.0, 0.0, 1.0]], 4)
     [0, 1, 4, 6, 7]
-    >>> len(telling([[float(i % 7) for i in range(10_000)]], 100)) <= 110
+    >>> len(keeping_extremes([[float(i % 7) for i in range(10_000)]], 100)) <= 110
     True
     """
     count = len(columns[0]) if columns else 0

@@ -1,6 +1,6 @@
 """A deployment's nodes: how each of them is, what verifying them found, and who called them.
 
-The first is read from the status that each node writes, the last from the ends of audit logs.
+How a node is, it writes into its status file; who called it, into its audit log.
 """
 
 import json
@@ -52,7 +52,7 @@ class Status(BaseModel):
 
 
 class FoundDeviation(BaseModel):
-    """One thing that is not as signed."""
+    """One deviation from what a node signed."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -89,7 +89,7 @@ def verification(root: Root, name: str) -> dict[str, Any] | None:
 
 
 def nodes(root: Root, name: str) -> list[dict[str, Any]]:
-    """All nodes of a run, edge servers first; one without a readable status never started."""
+    """All nodes of a run, edge servers first; without a readable status, one has never started."""
     return [_node(root, name, each) for each in node_names(root, name)]
 
 
@@ -147,7 +147,7 @@ class AuditLine(BaseModel):
 
 
 def audit(root: Root, name: str, everything: bool = False) -> dict[str, Any]:
-    """The newest lines of all nodes, newest first; at first only those that tell of trouble."""
+    """The newest audit lines of all nodes, newest first; only trouble, unless `everything`."""
     rows: list[dict[str, Any]] = []
     outcomes: Counter[str] = Counter()
     cut = False
@@ -163,7 +163,7 @@ def audit(root: Root, name: str, everything: bool = False) -> dict[str, Any]:
 
 
 def _lines(root: Root, place: str) -> tuple[list[AuditLine], bool]:
-    """The last lines of a node's log that can be read, and whether they are all."""
+    """The last readable lines of a node's audit log, and whether these are all of its lines."""
     try:
         with os.fdopen(root.open(place, AUDIT), "rb") as file:
             size = os.fstat(file.fileno()).st_size

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 KEPT = 2  # experiments that are kept built: their data may be large
 FRESH = 10.0  # seconds for which other runs are not looked at again
-OTHERS = 8  # runs that differ in knobs alone and are learned from
+OTHERS = 8  # runs to learn from: they differ only in knobs
 ASIDE_TOO = ("iterations", "engine", "workers", "target_accuracy", "max_seconds")
 LABELS = {
     "latency.client_server_mbps": "clients to servers",
@@ -92,7 +92,7 @@ class Forecasts:
     def _reached(
         self, kept: KeptForecaster, values: dict[str, Any], name: str, target: float | None
     ) -> "list[Reached]":
-        """After how many iterations this run and others like it were at the target."""
+        """After how many iterations this run and similar ones reached the target."""
         if target is None:
             return []
         if kept.reached is None or time.monotonic() - kept.looked > FRESH:
@@ -122,7 +122,7 @@ class Forecasts:
 
 
 def _aside(keys: Mapping[str, Any], knobs: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes it another experiment, knobs apart."""
+    """The keys that make two experiments different, without the knobs."""
     left = {*knobs, *(f"training.{key}" for key in ASIDE_TOO)}
     return {k: v for k, v in keys.items() if k not in left and k.partition(".")[0] not in ASIDE}
 
@@ -176,18 +176,18 @@ def _notes(found: "Forecast", target: float | None, runs: int, history: History)
     if history.clock != "virtual":
         notes.append("This run's times are real ones; the predicted ones are virtual.")
     if target is None or not runs:
-        notes.append("How long a target takes cannot be said: this run has not reached one.")
+        notes.append("How long a target takes cannot be predicted: this run has not reached one.")
     elif found.to_target is None:
         notes.append("How long a target takes is predicted for plain SGD only.")
     elif runs == 1:
         notes.append(
-            "How many iterations a target takes is known from this run alone, so only within "
-            "bounds: training apart costs nothing at best, and at worst what the theorem says. "
-            "Each further run that differs in these settings alone narrows them."
+            "Only this run shows how many iterations a target takes, so the times have bounds: "
+            "training apart for longer costs no iterations at best, and at worst as many as the "
+            "theorem says. Every run that differs only in these settings narrows the bounds."
         )
     else:
         notes.append(
-            f"How many iterations a target takes is estimated from {runs} runs that differ in "
-            f"these settings alone."
+            f"How many iterations a target takes is estimated from {runs} runs that differ "
+            f"only in these settings."
         )
     return notes

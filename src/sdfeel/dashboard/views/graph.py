@@ -39,7 +39,7 @@ def graph(events: Sequence[Event], stride: int = 1) -> dict[str, Any]:
         return {"why": "There is only one server, so its model is the mean."}
     links = [(a, b) for a, b in started.edges if 0 <= a < b < started.servers]
     if not links:
-        return {"why": "This log's version did not record how the servers are connected."}
+        return {"why": "The version that wrote this log did not record how servers are connected."}
     if started.servers > MOST:
         return {"why": f"A graph of {started.servers:,} servers is too large to draw."}
     seen = _Seen.of(started, links)
@@ -137,7 +137,8 @@ class _Seen:
         return cls(members, list(carried), list(carried.values()), grouped=True)
 
     def frame(self, used: Mapping[str, Any], event: Evaluated) -> dict[str, Any]:
-        """A moment: of a group the farthest member, of its links their sum and the freshest."""
+        """One moment. A group has its farthest member's distance, and its links add up; they are
+        as old as the one that was used last."""
         far = [drawable(each) for each in event.distances]
         found = {
             "seconds": drawable(event.seconds),
@@ -154,7 +155,7 @@ class _Seen:
         return found
 
     def places(self, started: Started, radius: float) -> list[tuple[float, float]]:
-        """On a map where it is known where servers are, otherwise so that links can be seen."""
+        """On a map if the servers' places are known, otherwise so that links can be seen."""
         count = len(self.members)
         if len(started.places) == started.servers:
             there = on_map(started.places)
@@ -223,7 +224,7 @@ def grouped(
 
 
 def _hops(near: Sequence[Sequence[int]], start: int) -> Floats:
-    """How many links lead from one server to each."""
+    """The number of links from one server to every server."""
     far = np.full(len(near), np.inf)
     far[start] = 0
     waiting = deque([start])
@@ -237,7 +238,7 @@ def _hops(near: Sequence[Sequence[int]], start: int) -> Floats:
 
 
 def positions(count: int, links: Sequence[Link]) -> list[tuple[float, float]]:
-    """Where each is drawn, within -1 to 1; as `sdfeel topology` draws it where it can."""
+    """Places within -1 to 1, where possible those of `sdfeel topology`."""
     matrix = np.zeros((count, count))
     for a, b in links:
         matrix[a, b] = matrix[b, a] = 1

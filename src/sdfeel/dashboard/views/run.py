@@ -200,7 +200,7 @@ def timeline(log: LogReader, begin: float, end: float, servers: list[int] | None
     away = _away(log, begin, end)
     for server in shown:
         if f"server {server}" in away:
-            rows.setdefault(f"server {server}", [])  # away all the time, but not to be overlooked
+            rows.setdefault(f"server {server}", [])  # even if it was away all the time
     return {
         "begin": begin,
         "end": end,
@@ -301,7 +301,8 @@ def read_experiment(root: Root, name: str, file: str = EXPERIMENT) -> dict[str, 
 
 
 def flat(values: dict[str, Any]) -> dict[str, Any]:
-    """
+    """Keys of sections by dotted names.
+
     >>> flat({"seed": 1, "model": {"name": "mlp", "options": {"hidden": 8}}})
     {'seed': 1, 'model.name': 'mlp', 'model.options': {'hidden': 8}}
     """
@@ -354,13 +355,13 @@ def _thinned_ones(catalogue: Catalogue, names: Sequence[str]) -> str | None:
         return None
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return (
-        f"Of the very many measurements of {', '.join(found[:3])}{more}, the lows and the highs "
-        f"are read."
+        f"{', '.join(found[:3])}{more}: there are so many measurements that only the lows and the "
+        f"highs are read."
     )
 
 
 def merged(catalogue: Catalogue, names: Sequence[str], seeds: bool) -> list[History]:
-    """A history per run, or per group of runs that differ in the seed alone."""
+    """A history per run, or per group of runs that differ only in the seed."""
     if len(names) > MOST:
         raise InputError(f"{len(names)} runs are too many to compare: choose at most {MOST}")
     groups = [[name] for name in names]
@@ -395,7 +396,7 @@ def _history(catalogue: Catalogue, group: Sequence[str]) -> History:
 
 
 def lines(catalogue: Catalogue, names: Sequence[str]) -> list[Line]:
-    """Runs as the tables of a paper take them: those that differ in the seed alone together."""
+    """Lines for a paper's table: runs that differ only in the seed form one line."""
     if len(names) > MOST:
         raise InputError(f"{len(names)} runs are too many to compare: choose at most {MOST}")
     found: dict[str, dict[int, History]] = {}
@@ -438,7 +439,7 @@ def _table(histories: Sequence[History], target: float | None) -> dict[str, Any]
 
 
 def _differences(experiments: dict[str, Values]) -> dict[str, Any]:
-    """First the keys whose values differ; those that are all alike are only counted."""
+    """The keys whose values differ; keys with the same value everywhere are only counted."""
     keys = list(dict.fromkeys(key for values in experiments.values() for key in values))
     rows = {key: [_shown(values, key) for values in experiments.values()] for key in keys}
     return {

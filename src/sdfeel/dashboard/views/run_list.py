@@ -20,8 +20,8 @@ from sdfeel.dashboard.log_files import (
     Root,
     RunFolder,
     Stamp,
-    held,
     lock_inode,
+    locked_inodes,
 )
 from sdfeel.dashboard.notes import Notes, read_notes
 from sdfeel.report.lines import Group
@@ -185,7 +185,8 @@ def _beginning(head: bytes) -> tuple[str, int | None]:
 
 
 def plain_keys(text: bytes) -> dict[str, Any]:
-    """
+    """The plain values of a TOML file by dotted key; empty if it is not valid.
+
     >>> plain_keys(b'seed = 1\\n[scheme]\\nname = "feel"\\ntau1 = 5\\n[model.options]\\nhidden = 8')
     {'seed': 1, 'scheme.name': 'feel', 'scheme.tau1': 5, 'model.options.hidden': 8}
     """
@@ -207,7 +208,7 @@ def plain_keys(text: bytes) -> dict[str, Any]:
 
 LOGGED = re.compile(rb'log_bytes\\": (\d{1,18})')  # in the head of a checkpoint
 HEADER = 1 << 20  # bytes of it that are read
-FRESH = 20.0  # a log without a lock that changed this many seconds ago is being written
+FRESH = 20.0  # a log without a lock is being written if it changed in the last so many seconds
 PACES = 30  # moments of a running run that are remembered, at least a second apart
 OPEN = 48  # logs of which the thinned content stays in memory
 
@@ -238,10 +239,10 @@ class Catalogue:
                 groups = [each for each in seen if isinstance(each, GroupFolder)]
                 runs = [each for each in seen if isinstance(each, RunFolder)]
                 runs.sort(key=lambda run: run.name)
-                self._gathered = [self._gathering(group) for group in groups]
+                self._gathered = [self._group_row(group) for group in groups]
                 here = {run.name for run in runs}
                 self._ends = {name: each for name, each in self._ends.items() if name in here}
-                locked = held()
+                locked = locked_inodes()
                 found = [self._row(run, locked) for run in runs]
                 self._listed = (time.monotonic(), found)
             return self._listed[1]
@@ -250,7 +251,7 @@ class Catalogue:
         """Comparisons, sweeps, figures and plans at the last look, newest first."""
         return sorted(self._gathered, key=lambda group: -group["modified"])
 
-    def _gathering(self, group: GroupFolder) -> dict[str, Any]:
+    def _group_row(self, group: GroupFolder) -> dict[str, Any]:
         known = self._titles.get(group.name)
         if known is None or known[0] != group.stamp:
             title = "A plan" if group.file == PLAN else self._title(group.name)
@@ -271,7 +272,7 @@ class Catalogue:
         run = self.root.folder(name)
         with self._lock:
             self._ends[run.name] = self._known(run)
-            return self._summary(run, held())
+            return self._summary(run, locked_inodes())
 
     def log(self, name: str) -> LogReader:
         """The newest content of a run's log."""
@@ -304,7 +305,7 @@ class Catalogue:
         return done / (now - began) if now > began and done else None
 
     def style(self, name: str, line: str | None = None) -> int:
-        """How a run looks; or, with `line`, a line of runs that were made along with it."""
+        """The style of a run or, with `line`, of the line that it forms with other runs."""
         place = PurePosixPath(name)
         return style_of(line or place.name or self.root.path.name, self._group(str(place.parent)))
 
@@ -328,7 +329,7 @@ class Catalogue:
         return run.log, read_ends(self.root, run)
 
     def _row(self, run: RunFolder, locked: set[int] | None) -> RunSummary:
-        """A run's row; one that cannot be read, or goes while we look, spoils no other."""
+        """A run's row; a run that cannot be read, or disappears meanwhile, counts as damaged."""
         try:
             self._ends[run.name] = self._known(run)
             return self._summary(run, locked)
@@ -351,7 +352,7 @@ class Catalogue:
         return known[1]
 
     def _crashed(self, run: RunFolder) -> bool:
-        """Was it not stopped after a round? Then its last checkpoint knows less than the log."""
+        """Did it end without a last checkpoint? Then its newest one covers less than its log."""
         known = self._crashes.get(run.name)
         if known is None or known[0] != run.log:
             try:
