@@ -1,6 +1,6 @@
 """Bad input gets one clear sentence (the value, the rule, the way out), and nothing is lost.
 
-The tables hold what is asked for and patterns that the sentence must match.
+The tables hold settings or arguments, and patterns that the sentence must match.
 """
 
 import json
@@ -420,7 +420,7 @@ def test_an_existing_experiment_file_is_kept(here: Path) -> None:
     assert (here / "experiment.toml").read_text() == "mine"
 
 
-def test_a_comparison_does_not_settle_inside_a_run(here: Path) -> None:
+def test_a_comparison_is_not_made_inside_a_run(here: Path) -> None:
     assert call("run", *settings(), "--out", "run").code == 0
     before = {path: path.read_bytes() for path in (here / "run").iterdir()}
     refused(call("compare", *settings(), "--out", "run"), "run", "--out")

@@ -220,7 +220,7 @@ def test_a_local_deployment_takes_ports_that_the_system_does_not_give_away() -> 
 
 
 class Silent:
-    """A node's process, as far as nobody starts it."""
+    """A node's process that is never really started."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Processes, "start", lambda *_: None)

@@ -72,7 +72,7 @@ def test_models_with_impossible_numbers_are_refused_and_the_rounds_complete(
 
 
 @pytest.mark.slow
-def test_a_disk_that_takes_nothing_is_told_in_a_sentence_and_costs_no_bit(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_in_a_sentence_and_costs_no_bit(tmp_path: Path) -> None:
     shown(trials.full_disk(tmp_path))
     found = call("deploy", "audit", tmp_path / "full")
     assert re.search(r"edge-1 +whole", found.out), found.out
@@ -88,7 +88,7 @@ ASYNCHRONOUS = ("scheme.name=async-sd-feel", "scheme.staleness=hearsay", "device
 
 
 @pytest.mark.slow
-def test_asynchronous_servers_go_on_without_a_dead_one(tmp_path: Path) -> None:
+def test_asynchronous_servers_continue_without_a_dead_one(tmp_path: Path) -> None:
     experiment = stage.experiment(30, *ASYNCHRONOUS)
     policy = PolicySection(dead_edge="drop", edge_deadline=1.0)
     deployment = LocalDeployment(experiment, tmp_path / "run", policy)

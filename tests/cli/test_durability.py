@@ -110,7 +110,7 @@ def test_a_run_killed_many_times_ends_as_if_nothing_had_happened(job: str, tmp_p
         assert (run / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_a_run_killed_while_it_writes_a_checkpoint_goes_on_from_the_one_before(
+def test_a_run_killed_while_it_writes_a_checkpoint_continues_from_the_one_before(
     tmp_path: Path, uninterrupted: tuple[Path, str]
 ) -> None:
     run = begun(tmp_path / "run", 5, EVERY_ROUND)
@@ -410,7 +410,7 @@ def test_a_damaged_run_is_refused_in_one_sentence_and_left_alone(
 @pytest.mark.parametrize(
     "tail", [b'{"event": "rou', b"garbage\n", b"\x00" * 99, b"\xff\xff\n"], ids=repr
 )
-def test_what_stands_behind_the_last_checkpoint_is_simply_done_again(
+def test_what_the_log_has_after_the_last_checkpoint_is_done_again(
     tail: bytes, damaged: Path, uninterrupted: tuple[Path, str]
 ) -> None:
     """A crash of the machine may leave anything at the end of the log."""

@@ -37,7 +37,7 @@ def test_without_curves_the_way_to_them_is_named(tmp_path: Path) -> None:
     )
 
 
-def test_machines_get_one_document(tmp_path: Path) -> None:
+def test_json_is_one_document(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     done = call("figure", "3,table1", "--out", tmp_path, "--results", kept, "--keep", "--json")
     figures = json.loads(done.out)["figures"]
@@ -54,7 +54,7 @@ def test_an_unknown_figure_gets_a_guess() -> None:
     assert "4a" in done.sentence
 
 
-def test_verdicts_are_held_against_the_kept_ones(tmp_path: Path) -> None:
+def test_verdicts_are_compared_with_the_kept_ones(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     call("figure", "3", "--out", tmp_path, "--results", kept, "--keep")
     assert call("figure", "3", "--out", tmp_path, "--results", kept, "--check").code == 0

@@ -128,7 +128,7 @@ def main() -> None:
     """Run a command; report a mistake in one sentence, with --json as a document, too."""
     as_json = "--json" in sys.argv
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a terminal may not know all of our letters
+        if isinstance(stream, TextIOWrapper):  # a terminal's encoding may lack some of our letters
             stream.reconfigure(errors="replace")
     try:
         _run(as_json)

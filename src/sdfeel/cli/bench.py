@@ -63,9 +63,9 @@ def scale_(
 ) -> None:
     """Measure how time and memory grow with clients, servers and rounds.
 
-    A logistic model of 64 inputs, one step of every client a round, on a ring; asynchronous
-    networks take 200 events. Seconds are the processor's, of all cores. Each line is measured in a
-    process of its own, and printed as soon as it is done.
+    The model is logistic, with 64 inputs; every client takes one step in a round, and the servers
+    form a ring. Asynchronous networks run for 200 events. Seconds are CPU seconds of all cores.
+    Each line is measured in a process of its own, and printed as soon as it is done.
 
     Examples:
 
@@ -318,9 +318,10 @@ def networks(
 ) -> None:
     """Compare the planner's choice with every candidate on real networks: takes hours.
 
-    Kilometres are the networks' own; rates, devices and data are drawn by each network's name. With
-    the same --out, finished networks are kept. With --online, the scheme `adaptive` is compared
-    with all fixed periods of sd-feel instead, in seconds per network. Needs sdfeel[networks].
+    Links have their real lengths; rates, devices and data are drawn, with a network's name as the
+    seed. With the same --out, finished networks are kept. With --online, the scheme `adaptive` is
+    compared with all fixed periods of sd-feel instead, in seconds per network. Needs
+    sdfeel[networks].
 
     Examples:
 
@@ -372,10 +373,11 @@ def energy(
     seconds: Annotated[float, typer.Option(min=0.1, help="How long to train, and to idle.")] = 10.0,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the joules of a local step by the power model and by the processor's counters.
+    """Compare the energy of a local step in the power model with what the processor has counted.
 
-    Counters (RAPL) are shown by most x86 machines, often to root alone, and seldom by virtual ones.
-    They count the whole processor: let nothing else run. Without them, energy stays modelled.
+    Most x86 machines have such counters (RAPL), often for root only; virtual machines seldom have.
+    They count the whole processor, so let nothing else run. Without them, only the modelled energy
+    is shown.
 
     Example:
 

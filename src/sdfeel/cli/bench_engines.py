@@ -31,7 +31,13 @@ def engines(
         ),
     ] = "mnist-cnn,mlp,lenet,cifar-cnn,evaluation",
     ways: Annotated[
-        str, typer.Option("--ways", metavar="NAME,...", help="What to time (default: all).")
+        str,
+        typer.Option(
+            "--ways",
+            metavar="NAME,...",
+            help="naive, centralised, lean, loop, parallel, native, batched (default: all but "
+            "batched).",
+        ),
     ] = "",
     repeats: Annotated[
         int, typer.Option(min=1, help="Repeats of each measurement; medians are shown.")
@@ -40,7 +46,8 @@ def engines(
         str, typer.Option(help="Where the engine batched computes: cpu, cuda or mps.")
     ] = "cpu",
     check: Annotated[
-        bool, typer.Option("--check", help="Compare the models of batched with the loop's instead.")
+        bool,
+        typer.Option("--check", help="Time nothing; compare the models of batched with loop's."),
     ] = False,
     instructions: Annotated[
         str | None,
@@ -58,9 +65,9 @@ def engines(
     "% needed" leaves out what need not be computed: dropped channels, and gradients of places that
     lost in a maximum. With --json, each work is printed as soon as it is done.
 
-    With --instructions, only native's code changes, and the peak that it is compared with; its
-    models stay the same, to the bit. All other ways use torch, which takes the instructions that it
-    finds.
+    --instructions changes only the code of native, whose models stay the same to the bit, and the
+    peak that speeds are compared with. All other ways use torch, which takes the instructions that
+    it finds.
 
     Examples:
 
@@ -100,7 +107,7 @@ def engines(
 def _timed(
     works: list[ways_to_train.BenchWork], names: list[str], repeats: int, as_json: bool
 ) -> None:
-    """Time these ways, and print what was found: a document, or a table under a header."""
+    """Time these ways, and print the speeds: as JSON, or as a table with a header."""
     found = []
     for work in works:
         with people.status(f"timing {work.name}") as status:
@@ -113,7 +120,7 @@ def _timed(
                 ),
             )
         found += part
-        if as_json:  # as it goes: whoever stops it has what was measured so far
+        if as_json:  # at once, so that an interrupted command has printed what was measured
             for speed in part:
                 print_part(dataclasses.asdict(speed), speed is found[0])
     if as_json:
@@ -130,9 +137,9 @@ def _timed(
 
 
 def _header() -> str:
-    """The CPU, what it can do, and which of that the code uses."""
+    """The CPU, its instruction sets, and those that native's and torch's code use."""
     own = provenance.machine()
-    has = ", ".join(build.available_sets()) or "no set that we know by name"
+    has = ", ".join(build.available_sets()) or "no instruction set that we know by name"
     return (
         f"{own['CPU']}, {engine.cores()} cores, has {has}; native's code: "
         f"{build.code_instructions()}, torch's: {own['instruction set'].lower()}"

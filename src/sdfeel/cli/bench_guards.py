@@ -27,8 +27,8 @@ def masks(
 ) -> None:
     """Measure what secure aggregation costs a client and its server in one sum, in CPU time.
 
-    A tenth of the clients die before their numbers come, which is what costs a server most: it
-    works out the mask that each of them had with each of the others.
+    A tenth of the clients die before they have sent their numbers. That is the worst case for the
+    server, which must then work out every mask that a dead client shared with another one.
 
     Examples:
 
@@ -58,7 +58,7 @@ def masks(
 def guards(
     attacks: Annotated[
         bool,
-        typer.Option("--attacks", help="Every attack against every rule, without timing."),
+        typer.Option("--attacks", help="Try every attack against every rule, without timing."),
     ] = False,
     seeds: Annotated[int, typer.Option(min=1, help="With --attacks: runs of each pair.")] = 1,
     settings: Settings = None,

@@ -129,7 +129,7 @@ def print_end() -> None:
 
 
 def print_failure(sentence: str) -> None:
-    """What makes standard output one document, whatever was printed before a command failed."""
+    """Make standard output one whole document, whatever was printed before a command failed."""
     if _printed == "nothing":
         print_json({"error": sentence})
     elif _printed == "a part":
@@ -145,7 +145,7 @@ def _print(text: str, so_far: Literal["a part", "a document"]) -> None:
 
 
 def check_target(target: float | None) -> None:
-    """A target is an accuracy."""
+    """InputError if a target is not an accuracy."""
     history.check_target(target, "--target")
 
 

@@ -137,8 +137,8 @@ def init(
         list[str] | None,
         typer.Option(
             metavar="[N,N=]KIND",
-            help="Clients that run without torch, and on what: aarch64, x86_64 or armv7, such as "
-            "2,3=aarch64 (without numbers: all clients); may be repeated.",
+            help="Clients that run without torch, and their processors (aarch64, x86_64 or armv7), "
+            "such as 2,3=aarch64; without numbers, all clients; may be repeated.",
         ),
     ] = None,
     settings: Settings = None,
@@ -180,7 +180,7 @@ def follow(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Follow a running deployment from the operator's desk: progress, measurements, the model.
+    """Follow a running deployment as its operator: progress, measurements, the model.
 
     Example:
 

@@ -30,8 +30,8 @@ def change(
         list[str],
         typer.Argument(
             metavar="CHANGE...",
-            help="client-3=none, client-4=edge-1, client-5=80 for its number of examples, "
-            "edge-2=none, or edge-3=edge-0+edge-1 for a server and its links.",
+            help="client-3=none (leaves), client-4=edge-1 (its server), client-5=80 (its number of "
+            "examples), edge-2=none, or edge-3=edge-0+edge-1 (a server and its links).",
         ),
     ],
     round_: Annotated[
@@ -44,8 +44,8 @@ def change(
 ) -> None:
     """Let clients and edge servers join, leave or move while a synchronous federation runs.
 
-    It signs a new version of the network. Copy it to an edge server; the others and the clients
-    take it from there. It takes effect with its first round everywhere, or nowhere.
+    The command signs a new version of the network. Copy it to an edge server; the other servers and
+    the clients take it from there. It takes effect with its first round everywhere, or nowhere.
 
     Example:
 
@@ -55,10 +55,11 @@ def change(
     """
     made = membership.change(directory, round_ - 1, words, address or ())
     certificates.publish(directory)
-    _told(
-        f"epoch {made.number} from round {round_} on. Copy {directory}/trust to all hosts and "
-        f"{directory}/epochs to an edge server's before that round begins, and to the clients of "
-        f"a dead server; to a new node's host all three: its directory in nodes, trust and epochs"
+    _say(
+        f"epoch {made.number} begins with round {round_}. Before that, copy {directory}/trust to "
+        f"all hosts, and {directory}/epochs to the host of one edge server and to the clients of "
+        f"every dead server. The host of a new node needs both, and the node's own directory in "
+        f"{directory}/nodes"
     )
 
 
@@ -78,9 +79,9 @@ def issue(
       sdfeel deploy issue federation client-7
     """
     made = certificates.issue_node(directory, node, host or (), days)
-    _told(
+    _say(
         f"{node}: certificate {made.serial}, until {made.expires:%Y-%m-%d}. Copy {directory}/trust "
-        f"to all hosts, then {made.directory} to the node's"
+        f"to all hosts, then {made.directory} to the node's host"
     )
 
 
@@ -105,13 +106,14 @@ def renew(
     """
     done = certificates.renew(directory, nodes or (), within, days)
     for made in done:
-        _told(f"{made.directory.parent.name}: certificate {made.serial}, {made.expires:%Y-%m-%d}")
+        name, until = made.directory.parent.name, f"{made.expires:%Y-%m-%d}"
+        _say(f"{name}: certificate {made.serial}, until {until}")
     if not done:
-        _told("no certificate expires that soon: nothing was changed")
+        _say("no certificate expires that soon: nothing was changed")
         return
-    _told(
-        f"Copy {directory}/trust to all hosts, then each node its {certificates.IDENTITY}; then "
-        f"end the old ones: sdfeel deploy revoke {directory} NODE --superseded"
+    _say(
+        f"Copy {directory}/trust to all hosts, then to each node its {certificates.IDENTITY}. Then "
+        f"end the old certificates: sdfeel deploy revoke {directory} NODE --superseded"
     )
 
 
@@ -132,7 +134,7 @@ def revoke(
     """
     count = certificates.revoke_node(directory, which, superseded)
     revoked = "1 certificate" if count == 1 else f"{count} certificates"
-    _told(f"revoked {revoked} of {which}. Copy {directory}/trust to all hosts")
+    _say(f"revoked {revoked} of {which}. Copy {directory}/trust to all hosts")
 
 
 def rotate(
@@ -142,20 +144,20 @@ def rotate(
     ] = False,
     days: Days = 3650,
 ) -> None:
-    """Replace the authority's key: rotate, renew all, rotate --finish, copying after each.
+    """Replace the authority's key: rotate, renew, rotate --finish; copy the files after each step.
 
     Example:
 
       sdfeel deploy rotate federation
     """
     count = certificates.rotate(directory, finish, days)
-    what = "trust the new authority alone" if finish else "trust the old authority and the new one"
-    _told(f"{count} nodes {what}. Copy each node its {certificates.IDENTITY}")
+    what = "trust only the new authority" if finish else "trust the old authority and the new one"
+    _say(f"{count} nodes {what}. Copy to each node its {certificates.IDENTITY}")
     if not finish:
-        _told(f"When all have it: sdfeel deploy renew {directory}, then this with --finish")
+        _say(f"When all have it: sdfeel deploy renew {directory}, then this command with --finish")
 
 
-def _told(text: str) -> None:
+def _say(text: str) -> None:
     results.print(escape(text), soft_wrap=True)
 
 
@@ -215,8 +217,9 @@ def verify(
 ) -> None:
     """Recompute what the nodes of a synchronous deployment signed, and name who deviated.
 
-    It checks all signatures and what nodes say about one another, and repeats each client's and
-    each server's part whose inputs are at hand. It ends with 1 if something is not as signed.
+    The command checks all signatures and what nodes say about one another, and repeats the part of
+    every client and server whose inputs are at hand. Its exit code is 1 if something differs from
+    what was signed.
 
     Examples:
 
@@ -234,13 +237,13 @@ def verify(
         print_json(record)
     else:
         for line in found.sentences():
-            _told(line)
+            _say(line)
     if not found.verified:
         raise typer.Exit(1)
 
 
 def backup(directory: FederationDir) -> None:
-    """Have all running edge servers copy their states, each as it opens the same round.
+    """Have all running edge servers copy their states, at the beginning of the same round.
 
     The copies stay with the servers, in `backups` in each node's directory: fetch them from there.
 

@@ -47,8 +47,8 @@ def fidelity(
 ) -> None:
     """Compare deployed runs with simulations of the same experiments, in seconds per round.
 
-    Runs of the same experiment are repetitions of one another. With six experiments or more, the
-    overheads of deployment are fitted: each third of the experiments is predicted from the others.
+    Runs of the same experiment count as repetitions. With six experiments or more, the overheads of
+    deployment are fitted: each third of the experiments is predicted from the others.
 
     Examples:
 

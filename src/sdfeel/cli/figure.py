@@ -100,11 +100,11 @@ def figure(
       sdfeel figure 8a,9a --scale full --run --keep --data ~/datasets
     """
     if data is not None:
-        os.environ["SDFEEL_DATA"] = str(data.resolve())  # for data that are made from others
+        os.environ["SDFEEL_DATA"] = str(data.resolve())  # for data sets that are made from these
     if run:
         scale = scale or "quick"
     figures = all_figures.chosen(names, scale)
-    scales = {each.name: scale or _dearest(kept, each) for each in figures}
+    scales = {each.name: scale or _costliest_kept(kept, each) for each in figures}
     known = {each.name: _known(kept, scales[each.name], each, run) for each in figures}
     if run:
         base = {
@@ -130,8 +130,8 @@ def figure(
         _keep(figures, known, documents, kept)
 
 
-def _dearest(results: Path, figure: definition.Figure) -> definition.Scale:
-    """The scale nearest to the paper's of which curves are kept."""
+def _costliest_kept(results: Path, figure: definition.Figure) -> definition.Scale:
+    """Of the scales with kept curves, the one nearest to the paper's."""
     if not figure.data:
         return "quick"
     order: tuple[definition.Scale, ...] = ("full", "small", "quick")
@@ -265,7 +265,7 @@ def _finish(
 def _tell_what_is_missing(
     figure: definition.Figure, scale: definition.Scale, known: kept_curves.KeptFigure
 ) -> None:
-    """Which readings and lines nobody has computed, and the command that does."""
+    """Print which readings have no curves yet, and the command that computes them."""
     if not figure.data:
         return
     have = {reading: len(known.seeds(figure, scale, reading)) for reading in figure.readings}

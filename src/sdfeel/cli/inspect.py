@@ -136,7 +136,9 @@ def topology(
                 "edges": net.edges,
                 "shares": net.mass.tolist(),
                 "weights": net.mixing.tolist(),
-                "agreement": [_told(name, found) for name, found in _agreements(net, chosen)],
+                "agreement": [
+                    _agreement_record(name, each) for name, each in _agreements(net, chosen)
+                ],
                 "liars": _liars(net, chosen),
                 "picture": str(picture) if picture is not None else None,
             }
@@ -148,8 +150,8 @@ def topology(
     )
     if len(net.servers) > 1:
         results.print(
-            "\nhow fast servers agree by each network.mixing that fits: which share of their "
-            "disagreement is left, root mean square, after so many exchanges",
+            "\nhow fast servers agree with each network.mixing that fits: the share of their "
+            "disagreement (root mean square) that is left after so many exchanges",
             soft_wrap=True,
         )
         results.print(_agreement_table(_agreements(net, chosen)))
@@ -200,7 +202,7 @@ def _agreements(net: Network, experiment: Experiment) -> list[tuple[str, Agreeme
     for name in dict.fromkeys((recorded_name(own), *GOSSIP_RULES, *NAMES)):
         given = own if name == recorded_name(own) else name
         section = experiment.network.model_copy(update={"mixing": given})
-        with suppress(InputError):  # it needs links that are not there
+        with suppress(InputError):  # the rule needs links that this graph does not have
             fitting = build_network.build_mixing(
                 experiment.model_copy(update={"network": section}), net
             )
@@ -208,7 +210,7 @@ def _agreements(net: Network, experiment: Experiment) -> list[tuple[str, Agreeme
     return found
 
 
-def _told(name: str, found: Agreement) -> dict[str, Any]:
+def _agreement_record(name: str, found: Agreement) -> dict[str, Any]:
     nearly = found.until(NEARLY)
     return {
         "mixing": name,
@@ -264,7 +266,7 @@ def _liars_in_words(found: dict[str, Any]) -> list[str]:
     return told
 
 
-UNKNOWN = "nobody has proven how many it withstands"
+UNKNOWN = "it is not proven how many liars this rule withstands"
 
 
 def _agreement_table(rows: list[tuple[str, Agreement]]) -> Table:

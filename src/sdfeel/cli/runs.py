@@ -64,7 +64,7 @@ def run(
     chosen = loading.load(experiment, settings or ())
     directory = out if out is not None else fresh_directory(chosen.scheme.label)
     if (directory / EXPERIMENT).exists():
-        store.create(directory)  # which refuses it
+        store.create(directory)  # says that a run is there already
     session = api.Run(chosen, out=directory).session
     _finish_one(session, as_json)
     if profile:
@@ -78,7 +78,7 @@ def resume(
 ) -> None:
     """Continue a run that was stopped or killed; it ends as if nothing had happened.
 
-    If its data, or code of your own that it uses, have changed, it refuses and says what.
+    If its data or your own code have changed since it began, the command refuses, and names them.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Commands that show runs, again from their logs or live, and what others share with them."""
+"""Commands that show runs: from their logs, or live in a browser."""
 
 from __future__ import annotations
 
@@ -124,11 +124,11 @@ def timeline(
     ] = None,
     end: Annotated[
         float | None,
-        typer.Option("--to", help="Last virtual second (default: a few gossips in)."),
+        typer.Option("--to", help="Last virtual second (default: after a few gossips)."),
     ] = None,
     servers: Annotated[
         str | None,
-        typer.Option(metavar="N,N,...", help="Servers to show (default: the first)."),
+        typer.Option(metavar="N,N,...", help="Servers to show (default: the first that fit)."),
     ] = None,
     out: Annotated[
         Path | None,
