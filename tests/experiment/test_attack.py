@@ -38,7 +38,7 @@ def test_liars_are_named_in_the_experiment_that_is_kept() -> None:
 @pytest.mark.parametrize(
     "kind", ["sign-flip", "scaling", "little-is-enough", "inner-product", "label-flip", "backdoor"]
 )
-def test_each_lie_changes_the_model_and_a_median_bears_it_better(kind: str) -> None:
+def test_each_lie_changes_the_model_and_a_median_withstands_it_better(kind: str) -> None:
     honest = after(ready())
     lie = (f"attack.kind={kind}", "attack.clients=3", "attack.strength=5")
     assert not torch.equal(after(ready(*lie)), honest)
@@ -61,7 +61,7 @@ def test_a_server_that_lies_moves_its_neighbours_and_keeps_its_own_model() -> No
         torch.testing.assert_close(false.state.servers[server], row @ heard)
 
 
-def test_a_server_that_lies_is_borne_by_a_rule() -> None:
+def test_a_rule_withstands_a_server_that_lies() -> None:
     lie = ("attack.kind=sign-flip", "attack.strength=20", "attack.servers=1")
     honest = after(ready())
     moved = [(after(ready(*lie, *more)) - honest).norm() for more in ((), ("robust.servers=cs+",))]
@@ -109,7 +109,7 @@ def test_what_cannot_go_together_is_refused(settings: tuple[str, ...], sentence:
         ready(*settings)
 
 
-def test_lies_that_need_to_see_others_are_simulated_only() -> None:
+def test_lies_that_depend_on_others_are_only_simulated() -> None:
     why = undeployable(ready("attack.kind=little-is-enough", "attack.clients=3"))
     assert why is not None
     assert "no client sees that" in why

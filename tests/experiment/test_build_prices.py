@@ -178,7 +178,7 @@ ABSENT = {name: kind.tolerates.verdict("absent_cloud") for name, kind in SCHEMES
 @pytest.mark.parametrize(
     "name", [name for name, verdict in ABSENT.items() if verdict == YES and name != "sd-gt"]
 )
-def test_nothing_goes_through_a_cloud_that_is_away(name: str, write: Write) -> None:
+def test_nothing_goes_through_a_cloud_that_is_down(name: str, write: Write) -> None:
     lanes = len(ready(f"scheme.name={name}").decisions.lanes)
     table = write(f"round {lanes} cloud down\nround {5 * lanes} cloud up")
     prepared = ready(f"scheme.name={name}", f"network.changes={table}")
@@ -206,7 +206,7 @@ def test_nothing_goes_through_a_cloud_that_is_away(name: str, write: Write) -> N
 
 
 @pytest.mark.parametrize("name", [name for name, verdict in ABSENT.items() if verdict != YES])
-def test_schemes_without_a_cloud_say_that_its_absence_is_nothing_to_them(
+def test_schemes_without_a_cloud_note_that_its_absence_has_no_effect(
     name: str, write: Write
 ) -> None:
     prepared = ready(f"scheme.name={name}", f"network.changes={write('round 1 cloud down')}")

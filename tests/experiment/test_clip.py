@@ -1,4 +1,5 @@
-"""Left out, a clip is chosen so that noise does not carry the model away; else it is told."""
+"""A clip that is left out is chosen so that noise does not carry the model away; a given clip gets
+a note if it does."""
 
 import pytest
 
@@ -21,7 +22,7 @@ def ready(*settings: str) -> Prepared:
 def test_the_noise_of_all_rounds_is_no_longer_than_the_model(
     noise: float, more: tuple[str]
 ) -> None:
-    """Worked anew: independent noise in every number, of every client, in every round."""
+    """Computed once more, from independent noise in every number, client and round."""
     made = ready(f"privacy.noise={noise}", *more)
     assert made.packing is not None
     assert made.packing.guard is not None
@@ -39,7 +40,7 @@ def test_the_noise_of_all_rounds_is_no_longer_than_the_model(
     assert not any("carries the model" in note for note in made.notes)
 
 
-def test_a_clip_that_lets_noise_carry_the_model_away_is_told_with_one_that_does_not() -> None:
+def test_a_clip_that_lets_noise_carry_the_model_away_gets_a_note_with_a_better_one() -> None:
     (told,) = (note for note in ready("privacy.clip=100").notes if "carries the model" in note)
     safe = told.rpartition("lower privacy.clip to about ")[2].partition(",")[0]
     assert not any("carries" in note for note in ready(f"privacy.clip={safe}").notes)

@@ -223,7 +223,7 @@ def engine(ready: Prepared) -> QuadraticEngine:
 
 @dataclass(frozen=True)
 class Begun:
-    """A run's notes, and what comes of it, round by round; no further than somebody looked."""
+    """A run's notes and its results, round by round, computed only as far as somebody reads."""
 
     notes: tuple[str, ...]
     _ahead: Iterator[object]
@@ -269,7 +269,7 @@ def test_a_key_has_an_effect_or_a_note_or_is_refused(name: str, files: dict[str,
 
 
 def silent(name: str, setting: str, also: tuple[str, ...], files: dict[str, Path]) -> str | None:
-    """What is wrong with how a setting is passed over, or with how it is not."""
+    """What is wrong if a setting without effect has no note, or one with an effect has a note."""
     base = [each.format(**files) for each in (*COMMON, f"scheme.name={name}", *also)]
     more = setting.split() if "{" not in setting else [setting.format(**files)]
     without, with_it = begun(tuple(base)), begun((*base, *more))
@@ -389,7 +389,7 @@ def other(name: str, option: str, usual: object) -> object:
     return usual / 2 + 0.1 if isinstance(usual, float) else usual + 1
 
 
-def test_data_that_know_their_clients_say_which_keys_they_take_the_place_of(
+def test_data_that_are_already_split_name_the_keys_without_effect(
     files: dict[str, Path],
 ) -> None:
     split = federate((torch.zeros(9, 2), torch.arange(9) % 3), (torch.zeros(3, 2), [0, 1, 2]), 3)

@@ -94,7 +94,7 @@ def test_fading_multiplies_the_signal_at_a_place(tmp_path: Path) -> None:
         (FAR.replace("seconds", "round") + "0,0,10,50\n", "scheme.name=fedasync", "in seconds"),
     ],
 )
-def test_what_has_no_rate_is_told_in_a_sentence(
+def test_places_without_a_rate_are_refused_in_a_sentence(
     text: str, more: str, words: str, tmp_path: Path
 ) -> None:
     options = [more] if more else []

@@ -142,7 +142,7 @@ def test_a_bad_list_of_places_is_one_sentence(text: str, sentence: str) -> None:
         read_places(text, "p.csv", 2)
 
 
-def test_names_that_topohub_lacks_and_numbers_that_differ_are_told() -> None:
+def test_names_that_topohub_lacks_and_numbers_that_differ_are_refused() -> None:
     with pytest.raises(InputError, match="did you mean 'topohub:topozoo/Abilene'"):
         topohub("topohub:topozoo/Abilen")
     wrong = load(None, [ABILENE, "network.servers=4"])

@@ -22,7 +22,7 @@ def test_nothing_given_means_all_defaults() -> None:
     assert load().scheme.name == "sd-feel"
 
 
-def test_settings_stand_above_the_file(tmp_path: Path) -> None:
+def test_settings_override_the_file(tmp_path: Path) -> None:
     file = tmp_path / "e.toml"
     file.write_text('seed = 3\n[scheme]\nname = "hierfavg"\ntau1 = 7\n[network]\ngraph = "star"\n')
     found = load(file, ["scheme.tau1=9", "network.graph=complete", "training.momentum=0.5"])
@@ -141,7 +141,7 @@ def test_an_option_of_an_earlier_version_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize("word", ELSEWHERE)
-def test_what_is_called_otherwise_elsewhere_is_sent_to_a_key_that_exists(word: str) -> None:
+def test_names_of_other_programs_lead_to_keys_that_exist(word: str) -> None:
     options = {f"scheme.{name}" for scheme in SCHEMES.values() for name in meanings(scheme)}
     for key in re.findall(r"[a-z]+\.[a-z_0-9]+", ELSEWHERE[word]):
         assert key in keys().keys() | options

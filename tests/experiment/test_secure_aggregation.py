@@ -1,4 +1,4 @@
-"""Which schemes can do with sums alone, and that a sum is what they would compute anyway."""
+"""Which schemes need nothing but sums, and that a sum is what they would compute anyway."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def ready(*settings: str) -> Prepared:
     return prepare(load(None, [*BASE, *settings]))
 
 
-def test_every_scheme_does_with_sums_or_says_why_not() -> None:
+def test_every_scheme_needs_only_sums_or_says_why_not() -> None:
     refused = {}
     for name in SCHEMES:
         more = ("scheme.scheduled=3",) if name == "feel" else ()
