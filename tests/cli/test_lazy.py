@@ -41,7 +41,7 @@ for name, home in COMMANDS.items():
 HEAVY = ["torch", "matplotlib", "networkx", "grpc", "cryptography", "starlette"]
 
 
-def test_no_help_waits_for_what_only_the_command_itself_needs() -> None:
+def test_every_help_has_examples_and_imports_only_what_it_needs() -> None:
     script = f"HEAVY = {HEAVY}\n{HELP_OF_ALL}"
     done = finished([sys.executable, "-c", script])
     assert done.returncode == 0, done.stderr
@@ -56,6 +56,7 @@ def test_no_help_waits_for_what_only_the_command_itself_needs() -> None:
     for words, text, loaded in told:
         assert not loaded, f"sdfeel {words} --help imports {loaded}"
         assert f"sdfeel {words}".strip() in text
+        assert "Example" in text or not words, f"sdfeel {words} --help has no example"
 
 
 def test_ctrl_c_while_the_code_is_being_loaded_is_no_traceback(

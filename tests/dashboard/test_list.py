@@ -17,7 +17,7 @@ from sdfeel.core.events import Round
 from sdfeel.core.run_files import EVENTS, EXPERIMENT, LOCK, NOTES
 from sdfeel.dashboard import http
 from sdfeel.dashboard.jobs import Jobs
-from sdfeel.dashboard.log_files import NotHere, Root, held
+from sdfeel.dashboard.log_files import NotHere, Root, locked_inodes
 from sdfeel.dashboard.views import run_list, updates
 from sdfeel.dashboard.views.run_list import Catalogue
 from sdfeel.dashboard.views.updates import CUT, NEXT, delta, list_updates, run_updates
@@ -89,7 +89,7 @@ def test_a_run_that_did_not_end_after_a_round_has_crashed(tmp_path: Path) -> Non
     assert states(tmp_path) == {"run": "crashed"}
 
 
-@pytest.mark.skipif(held() is None, reason="this system does not say who holds locks")
+@pytest.mark.skipif(locked_inodes() is None, reason="this system does not say who holds locks")
 def test_who_holds_the_lock_is_running(tmp_path: Path) -> None:
     run = write(tmp_path / "one", events()[:-1])
     with (run / LOCK).open("w") as file:
@@ -101,7 +101,7 @@ def test_who_holds_the_lock_is_running(tmp_path: Path) -> None:
 def test_where_locks_are_not_listed_a_log_that_grows_is_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_list, "held", lambda: None)
+    monkeypatch.setattr(run_list, "locked_inodes", lambda: None)
     run = write(tmp_path / "one", events()[:-1])
     assert states(tmp_path) == {"one": "running"}
     os.utime(run / EVENTS, (1e9, 1e9))
@@ -115,8 +115,8 @@ def test_locks_are_read_as_the_system_writes_them(tmp_path: Path) -> None:
         "1: -> FLOCK  ADVISORY  WRITE 77 fe:00:2146551 0 EOF\n"
         "2: POSIX  ADVISORY  READ 5 08:01:99 128 128\n"
     )
-    assert held(file) == {2146550, 2146551}
-    assert held(tmp_path / "none") is None
+    assert locked_inodes(file) == {2146550, 2146551}
+    assert locked_inodes(tmp_path / "none") is None
 
 
 def test_updates_of_the_list_contain_what_changed(

@@ -121,7 +121,7 @@ def test_the_table_and_the_reasons_name_the_winner(found: tuple[Experiment, Plan
     text = " ".join(reasons(plan))
     given, assumed = found[0].latency.model_fields_set, " ".join(plan.assumed)
     assert "latency.client_server_mbps = 5" in assumed or "client_server_mbps" in given
-    assert assumed == "" or f"This rests on {plan.assumed[0]}" in text
+    assert assumed == "" or f"This assumes {plan.assumed[0]}" in text
     assert not [key for key in given if f"latency.{key} " in assumed]
     assert plan.winner.label in text
     assert "an iteration takes" in text

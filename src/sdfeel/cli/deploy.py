@@ -55,7 +55,10 @@ with later():
 
 
 deploy = typer.Typer(
-    help="Run an experiment as real processes: on this machine, or on a list of hosts.",
+    help="Run an experiment as real processes: on this machine, or on a list of hosts.\n\n"
+    "Examples:\n\n"
+    "  sdfeel deploy local --set network.clients=6 --set network.servers=3\n\n"
+    "  sdfeel deploy init federation my.toml --hosts cell-a.example,cell-b.example",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",

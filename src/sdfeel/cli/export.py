@@ -45,7 +45,7 @@ def export(
     """Write tables for a paper: means with intervals, paired differences, costs to the target.
 
     Runs that differ only in their seeds form a line. Intervals are Student's, 95 %. A seed that
-    never reaches the target is not left out: its mean is given as a lower bound.
+    never reaches the target is not left out: the mean is then given as a lower bound.
 
     Examples:
 
@@ -86,7 +86,8 @@ def track(
 ) -> None:
     """Send runs to an experiment tracker, from their logs.
 
-    Whatever was sent about a run before is replaced. To send a run while it runs, set tracking.to.
+    Whatever was sent about a run before is replaced. To follow a run while it runs, set
+    tracking.to.
 
     Examples:
 

@@ -48,7 +48,6 @@ with later():
 
 
 data = typer.Typer(
-    help="List, fetch and inspect data sets.",
     invoke_without_command=True,
     no_args_is_help=False,
     add_completion=False,
