@@ -112,5 +112,5 @@ def test_what_cannot_go_together_is_refused(settings: tuple[str, ...], sentence:
 def test_lies_that_depend_on_others_are_only_simulated() -> None:
     why = undeployable(ready("attack.kind=little-is-enough", "attack.clients=3"))
     assert why is not None
-    assert "no client sees that" in why
+    assert "no client sees" in why
     assert undeployable(ready("attack.kind=backdoor", "attack.clients=3")) is None
