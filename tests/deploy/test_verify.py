@@ -160,7 +160,7 @@ def test_a_client_that_claims_our_rounding_is_judged_by_it(tmp_path: Path) -> No
 def test_a_server_that_mixed_with_other_weights_in_one_round_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hop = SyncExchange._hop
+    hop = SyncExchange._plain_hop
 
     async def biased(
         self: SyncExchange, turn: Turn, number: int, stage: Mixing, *more: Any, **also: Any
@@ -170,7 +170,7 @@ def test_a_server_that_mixed_with_other_weights_in_one_round_is_found(
         await hop(self, turn, number, stage, *more, **also)
 
     with monkeypatch.context() as patched:
-        patched.setattr(SyncExchange, "_hop", biased)
+        patched.setattr(SyncExchange, "_plain_hop", biased)
         village = played(tmp_path, policy=Policy(keep_models=10))
     found = verified(village)
     (finding,) = found.findings

@@ -51,14 +51,14 @@ def other_examples() -> None:
 def other_weights() -> None:
     from sdfeel.live.edge.exchange_sync import SyncExchange
 
-    hop = SyncExchange._hop
+    hop = SyncExchange._plain_hop
 
     async def biased(self: Any, turn: Any, n: int, stage: Mixing, *more: Any, **also: Any) -> None:
         if turn.k == ROUND:
             stage = replace(stage, weights=stage.weights * 1.01)
         await hop(self, turn, n, stage, *more, **also)
 
-    SyncExchange._hop = biased  # type: ignore[assignment,method-assign]
+    SyncExchange._plain_hop = biased  # type: ignore[assignment,method-assign]
 
 
 CHEATS = {each.__name__: each for each in (scaled, other_examples, other_weights)}

@@ -17,7 +17,7 @@ from sdfeel.engine.arithmetic import arithmetic
 from sdfeel.engine.base import Task
 from sdfeel.engine.loop import TORCH
 from sdfeel.live.client import Client
-from sdfeel.live.edge.epoch_change import rows_anew
+from sdfeel.live.edge.epoch_change import reset_rows
 from sdfeel.live.edge.exchange_sync import SyncExchange
 from sdfeel.live.edge.rows import PublicCopies, ServerRows, place
 from sdfeel.live.edge.server_statements import at
@@ -142,7 +142,7 @@ class ServerCopy:
             self.unsure = f"the model that edge-{self.number} began with is not known"
         elif start is not None:
             with self.store.commit():
-                rows_anew(self.store, self.number, federation, start.body)
+                reset_rows(self.store, self.number, federation, start.body)
 
 
 @dataclass

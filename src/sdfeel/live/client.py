@@ -129,7 +129,7 @@ class Client:
             gave, clock = tuple(work[2]), asyncio.get_running_loop().time
             begin = clock()
             try:
-                self._share(gave, await self._work(*work), clock() - begin)
+                self._rest_servers(gave, await self._work(*work), clock() - begin)
             except Late:
                 await asyncio.sleep(AGAIN)
             except (Refused, TooFew, Diverged) as error:
@@ -141,7 +141,7 @@ class Client:
                 self.tell(f"round {work[0] + 1}: declining the {what}: {error}")
                 self._turn_away(error)
                 await asyncio.sleep(NONSENSE)
-                self._share(gave, (), clock() - begin)
+                self._rest_servers(gave, (), clock() - begin)
         if self.outdated is None:
             self.tell(f"finished after {self.rounds} rounds")
 
@@ -155,7 +155,7 @@ class Client:
         if self.failover.host is not None:
             self.failover.leave_out(self.failover.host, error)
 
-    def _share(self, gave: Collection[int], served: Collection[int], seconds: float) -> None:
+    def _rest_servers(self, gave: Collection[int], served: Collection[int], seconds: float) -> None:
         """Of several servers, none gets more of our time than the others that have work."""
         if self.failover.own.keys() - self._over - set(gave) - set(served):
             for d in gave:
@@ -252,7 +252,7 @@ class Client:
             or len(places) > MOST_ROWS
             or not all(map(is_whole, places))
         ):
-            raise Refused(f"'rows' must be a list of at most {MOST_ROWS} places of rows")
+            raise Refused(f"a server's 'rows' must be a list of at most {MOST_ROWS} places")
         ((_, shape, dtype),) = self.schema.entries
         names = sorted({MODEL, *(f"row{place}" for place in places)})
         return Schema(tuple((name, shape, dtype) for name in names))
@@ -300,13 +300,13 @@ class Client:
                     return None
                 if answer[0].get("over"):
                     self._over.update(left if d == self.failover.host else [d])
-                elif "round" in answer[0] and self._sound(d, answer):
+                elif "round" in answer[0] and self._usable(d, answer):
                     found[d] = answer
             if found:
                 k = min(int(header["round"]) for header, _ in found.values())
                 now = {d: answer for d, answer in found.items() if answer[0]["round"] == k}
                 header = next(iter(now.values()))[0]
-                bodies = {d: self._checked(answer) for d, answer in now.items()}
+                bodies = {d: self._checked_body(d, answer) for d, answer in now.items()}
                 if self.desk is not None:
                     self.desk.begin()
                     for d, (told, _) in now.items():
@@ -328,7 +328,7 @@ class Client:
             now = asyncio.get_running_loop().time()
             return NONSENSE if now < self._unproven.get(d, now) else 0.0
         if "round" in header:
-            return 0.0 if self._sound(d, answer) else NONSENSE
+            return 0.0 if self._usable(d, answer) else NONSENSE
         return 0.0 if header.get("over") else HASTY  # it should have waited
 
     def disbelieve(self, d: int, error: str) -> None:
@@ -350,24 +350,24 @@ class Client:
         alone = len(self.failover.own) == 1 and self.failover.host is None
         return alone and self.masking is None and not self.rows and len(body) <= INLINE
 
-    def _sound(self, d: int, answer: Answer) -> bool:
+    def _usable(self, d: int, answer: Answer) -> bool:
         """Is the work that a server hands out usable?
 
         If it is not, we go on with our other servers; only from our sole server is it an error.
         """
         if self._alone:
-            self._check(d, answer[0])
+            self._check_work(d, answer[0])
             return True
         try:
-            self._check(d, answer[0])
-            self._checked(answer)
+            self._check_work(d, answer[0])
+            self._checked_body(d, answer)
         except Refused as error:
             self.last_error = f"edge-{d}: {error}"
             self._turn_away(error)
             return False
         return True
 
-    def _check(self, d: int, header: Header) -> None:
+    def _check_work(self, d: int, header: Header) -> None:
         """Refuse work whose header is malformed or asks for too much."""
         for key in ("round", "steps", "first"):
             whole(header, key)
@@ -395,10 +395,10 @@ class Client:
         ):
             raise Refused(f"edge-{d} sends a weight, rate or bound that is not a number")
 
-    def _checked(self, answer: Answer) -> bytes:
+    def _checked_body(self, d: int, answer: Answer) -> bytes:
         header, body = answer
         if body is None:
-            raise Refused("a server handed out work without a model")
+            raise Refused(f"edge-{d} handed out work without a model")
         unpack(body, self._with_rows(header), header.get("sha256"))
         return body
 
@@ -407,7 +407,7 @@ class Client:
         row = dict(zip(header["sources"], header["weights"], strict=True))
         for d in row:
             if d not in bodies:
-                told, body = await self._beside(d, k)
+                told, body = await self._model_of(d, k)
                 if body is None:
                     return None
                 bodies[d] = body
@@ -415,12 +415,12 @@ class Client:
                     self.desk.given(d, k, told, None)
         return self.started(row, bodies)
 
-    async def _beside(self, d: int, k: int) -> Answer:
+    async def _model_of(self, d: int, k: int) -> Answer:
         """A round's model from another of our servers, which may be silent, or lie."""
         try:
             question = {"round": k, "wait": SOON}
             told, body = await self.failover.link(d).ask("start", question, seconds=SILENCE)
-            return told, None if body is None else self._checked((told, body))
+            return told, None if body is None else self._checked_body(d, (told, body))
         except (Unreachable, NotTrusted, Refused) as error:
             if self._alone and not isinstance(error, Unreachable):
                 raise

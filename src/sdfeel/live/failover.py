@@ -45,7 +45,7 @@ class Failover:
     doubt: float = DOUBT
     host: int | None = None  # where this client is a guest
     _back: "Call | None" = None  # done when its own server answers again
-    _closed: set[int] = field(default_factory=set)  # servers that did not take us in
+    _refusing: set[int] = field(default_factory=set)  # servers that did not take us in
     _rests: dict[int, float] = field(default_factory=dict)  # until when others are asked first
 
     def link(self, d: int) -> Link:
@@ -82,7 +82,7 @@ class Failover:
         try:
             while not found:
                 done = await _first(calls, self._patience())
-                if not done and not await self._there(*servers):
+                if not done and not await self._answers(*servers):
                     await self._move()
                     return {}
                 for call in done:
@@ -122,7 +122,7 @@ class Failover:
             while not await _first([call], self._patience()):
                 if self.host is not None and self._back is not None and self._back.done():
                     return None  # our own server is back
-                if not await self._there(d):
+                if not await self._answers(d):
                     await self._move()
                     return None
             return call.result()
@@ -132,7 +132,7 @@ class Failover:
     def _patience(self) -> float | None:
         return self.doubt if self.others else None
 
-    async def _there(self, *servers: int) -> bool:
+    async def _answers(self, *servers: int) -> bool:
         """Does one of them answer?"""
         for d in servers:
             with suppress(Unreachable):
@@ -144,7 +144,7 @@ class Failover:
         """Become a guest of the first living server that has not refused us, if there is one."""
         self.host = None
         for d in self.others:
-            if d not in self._closed and await self._open(d):
+            if d not in self._refusing and await self._accepts(d):
                 self.host = d
                 if self._back is None or self._back.done():
                     (home,) = self.own.values()
@@ -153,10 +153,10 @@ class Failover:
                     self.tell(f"{home.name} does not answer: asking edge-{d} for work")
                 return
 
-    async def _open(self, d: int) -> bool:
+    async def _accepts(self, d: int) -> bool:
         """Does another server answer without refusing us?"""
         try:
-            return await self._there(d)
+            return await self._answers(d)
         except (NotTrusted, Refused) as error:
             self.leave_out(d, error)
             return False
@@ -164,13 +164,13 @@ class Failover:
     def leave_out(self, d: int, error: Exception) -> None:
         """Never turn to this server again."""
         self.tell(f"edge-{d} does not take us in: {error}")
-        self._closed.add(d)
+        self._refusing.add(d)
         self.host = None if self.host == d else self.host
 
-    async def _goes_on(self, host: int) -> bool:
+    async def _others_continue(self, host: int) -> bool:
         """Does another server say that rounds continue? A host alone cannot end a guest's run."""
         for d in self.others:
-            if d != host and d not in self._closed:
+            if d != host and d not in self._refusing:
                 with suppress(SdfeelError):
                     told, _ = await self.others[d].ask("here", {}, seconds=self.doubt)
                     if told.get("over") is False:
@@ -185,13 +185,13 @@ class Failover:
         call = asyncio.ensure_future(self.others[host].insist("work", question))
         try:
             while not (done := await _first([call, self._back], self.doubt)):
-                if not await self._there(host):
+                if not await self._answers(host):
                     await self._move()
                     return {}
             at_home = self._back in done
             if not at_home and call.result()[0].get("over"):
-                at_home = await self._there(*self.own)  # our server may need us for a last round
-                if not at_home and await self._goes_on(host):
+                at_home = await self._answers(*self.own)  # our server may need us for a last round
+                if not at_home and await self._others_continue(host):
                     raise Refused("it says that all rounds are done, but another server continues")
             if at_home:
                 await _cancelled([call])  # arriving after our goodbye, it would make the host wait

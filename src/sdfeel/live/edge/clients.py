@@ -47,8 +47,8 @@ class Cluster:
     recorder: Recorder | None = None  # signs what is done; None: nothing is signed
     quarantine: Quarantine = field(init=False)
     sums: SumDesk | None = field(init=False, default=None)  # if the server sees only masked sums
-    doors: Bell = field(init=False, default_factory=Bell)  # work may have become available
-    arrivals: Bell = field(init=False, default_factory=Bell)  # a round may have become complete
+    work_bell: Bell = field(init=False, default_factory=Bell)  # work may have become available
+    result_bell: Bell = field(init=False, default_factory=Bell)  # a round may have become complete
     tell: Callable[[str], None] = lambda line: None
     clock: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
@@ -74,14 +74,14 @@ class Cluster:
         self.bounds = Bounds.of(self.federation.initial, self.policy.max_change)
         if self.federation.sums is not None:
             shared = self.federation, self.server, self.store, self.policy
-            bells = self.doors, self.arrivals, lambda: self.clock()
+            bells = self.work_bell, self.result_bell, lambda: self.clock()
             notary = None if self.recorder is None else self.recorder.notary
             ways = self._gone, self._drop, self.complain
             self.sums = SumDesk(*shared, *bells, *ways, self._blame, notary)
 
     def _gone(self, client: int) -> bool:
         """Does the open round no longer wait for this client?"""
-        left_out = self.turn is not None and self._held(client, self.turn.k)
+        left_out = self.turn is not None and self._quarantined(client, self.turn.k)
         return self.over or left_out or client in self.rejected or client in self.absent
 
     def complain(self, text: str) -> None:
@@ -119,7 +119,7 @@ class Cluster:
         if self.sums is not None:
             self.sums.begin(turn, self.arrived)
         self.bell.ring()
-        self.doors.ring()
+        self.work_bell.ring()
 
     def asked_of(self, client: int) -> int | None:
         """The most steps that a client was asked for in the open round; None: it got no work."""
@@ -128,7 +128,7 @@ class Cluster:
     def finish(self) -> None:
         """Tell clients that there is no more work."""
         self.turn, self.over = None, True
-        for bell in (self.bell, self.doors, self.arrivals):
+        for bell in (self.bell, self.work_bell, self.result_bell):
             bell.ring()
 
     def outstanding(self, turn: Turn) -> list[int]:
@@ -138,9 +138,9 @@ class Cluster:
     def _awaits(self, turn: Turn, client: int) -> bool:
         """Does this round wait for the result of one of its clients?"""
         known = client in self.arrived or client in self.rejected or client in self.absent
-        return not known and not self._held(client, turn.k)
+        return not known and not self._quarantined(client, turn.k)
 
-    def _held(self, client: int, k: int) -> bool:
+    def _quarantined(self, client: int, k: int) -> bool:
         """Is a client in quarantine in this round, for what it sent before?"""
         return client not in self.tried and self.quarantine.holds(f"client-{client}", k)
 
@@ -157,9 +157,9 @@ class Cluster:
             if held:
                 told = f"no result in round {turn.k + 1}"
                 self.complain(f"{told}: clients that are in quarantine may try again")
-            self.doors.ring()
+            self.work_bell.ring()
 
-    def _nobody(self) -> bool:
+    def _no_result(self) -> bool:
         """Is there no result yet, nor a client whose rejection may end the round?"""
         return not self.arrived and not self.rejected - self.tried
 
@@ -170,8 +170,7 @@ class Cluster:
 
     def _waits(self, turn: Turn) -> bool:
         """Is the round still waiting? It needs every client that is not away, and one at least."""
-        nobody = self._nobody() and len(turn.clients) > 0
-        return nobody or any(True for _ in self._left(turn))
+        return (bool(turn.clients) and self._no_result()) or any(True for _ in self._left(turn))
 
     async def complete(self, turn: Turn) -> list[int]:
         """Wait for all results, or until the deadline; return the clients that did not answer."""
@@ -179,13 +178,15 @@ class Cluster:
             left = GUEST_POLL if turn.guests else LONG_POLL
             if self._may_drop(turn):
                 left = self.began + self.policy.client_deadline - self.clock()
-                if left <= 0 and self._nobody() and not self._others_wait(turn):
+                if left <= 0 and self._no_result() and not self._others_wait(turn):
                     left = 0.5  # without any result the round cannot end
                     self._try_all(turn)
                 elif left <= 0:
                     self._drop(self.outstanding(turn), turn.k)
                     break
-            await self.arrivals.wait_for(lambda: self.over or not self._waits(turn) or None, left)
+            await self.result_bell.wait_for(
+                lambda: self.over or not self._waits(turn) or None, left
+            )
         if turn.clients and not self.arrived and not self.over:
             await asyncio.sleep(NOBODY)  # all were rejected: rounds must not race past
         return [client for client in turn.clients if client not in self.arrived]
@@ -227,7 +228,7 @@ class Cluster:
         """The client's next piece of work, as soon as there is one."""
         theirs = whole(header, "epoch") if "epoch" in header else 0
         if theirs != self.federation.epoch:
-            await self.doors.wait_for(
+            await self.work_bell.wait_for(
                 lambda: self._in_another_epoch(theirs) or self.federation.epoch == theirs or None,
                 seconds(header, "wait"),
             )
@@ -248,7 +249,7 @@ class Cluster:
                 self.absent.discard(client)
             return self._in_another_epoch(theirs) or self.handed_out(client)
 
-        found = await self.doors.wait_for(look, seconds(header, "wait"))
+        found = await self.work_bell.wait_for(look, seconds(header, "wait"))
         return found if found is not None else ({"idle": True}, None)
 
     def _in_another_epoch(self, theirs: int) -> Answer | None:
@@ -256,9 +257,8 @@ class Cluster:
 
         We tell it even when our rounds are over: another server may still need that client.
         """
-        ours = self.federation.epoch
-        if theirs < ours:
-            return {"epoch": ours}, None
+        if theirs < self.federation.epoch:
+            return {"epoch": self.federation.epoch}, None
         return ({"over": True}, None) if self.over else None
 
     def _may_rejoin(self, client: int) -> bool:
@@ -267,7 +267,7 @@ class Cluster:
         if turn is None or not (self.arrived or any(True for _ in self._left(turn))):
             return True
         late = self.clock() >= self.began + self.policy.client_deadline
-        if late and self._nobody() and self.sums is None:  # a sum has deadlines of its own
+        if late and self._no_result() and self.sums is None:  # a sum has deadlines of its own
             return True
         return turn.k >= self._misses.get(client, (0, 0))[1]
 
@@ -279,7 +279,7 @@ class Cluster:
         """A guest goes home: nobody waits for it here any more."""
         if self.visits.pop(client, None) is not None:
             self.absent.add(client)
-            self.arrivals.ring()
+            self.result_bell.ring()
         return {}, None
 
     async def start(self, client: int, header: Header) -> Answer:
@@ -300,7 +300,7 @@ class Cluster:
             waiting = client in turn.members and self._awaits(turn, client)
             return ({"early": True}, None) if waiting else None
 
-        found = await self.doors.wait_for(look, seconds(header, "wait"))
+        found = await self.work_bell.wait_for(look, seconds(header, "wait"))
         return found if found is not None else ({"early": True}, None)
 
     async def result(self, client: int, header: Header, body: bytes | None) -> Answer:
@@ -317,7 +317,7 @@ class Cluster:
             return {"late": True}, None
         if k > turn.k or client not in turn.members:
             raise Refused(f"client-{client} has no work in round {k + 1} of edge-{self.server}")
-        if self._held(client, k):
+        if self._quarantined(client, k):
             raise Refused(self.quarantine.reason(f"client-{client}"))
         await self._keep(turn, client, steps, header, body)
         return {"kept": True}, None
@@ -326,7 +326,7 @@ class Cluster:
         """One step of a sum. A client that sends what no honest one sends is left out."""
         assert self.sums is not None
         turn = self.turn
-        if turn is not None and self._held(client, turn.k):
+        if turn is not None and self._quarantined(client, turn.k):
             raise Refused(self.quarantine.reason(f"client-{client}"))
         try:
             return await self.sums.step(client, header, body)
@@ -351,7 +351,7 @@ class Cluster:
             self.quarantine.add(f"client-{client}", turn.k, str(error))
         else:
             self.complain(f"client-{client}, or another server that it works for: {error}")
-        self.arrivals.ring()
+        self.result_bell.ring()
 
     async def _keep(
         self, turn: Turn, client: int, steps: int, header: Header, body: bytes | None
@@ -414,7 +414,7 @@ class Cluster:
             self._misses.pop(draft.client, None)
             self.counts.results += 1
             self.counts.received += len(draft.sent)
-        self.arrivals.ring()
+        self.result_bell.ring()
         for draft in drafts:
             draft.succeed()
 

@@ -162,7 +162,7 @@ class Boundary:
             self._store.put("start", known.k, 0, body, replace=True)
             self._store.put("own", 0, 0, body, replace=True)
             self._store.remember("federation", new.digest)
-            rows_anew(self._store, self._me, new, body)
+            reset_rows(self._store, self._me, new, body)
             self._book.accept(version)
             known.save(self._store)
         self._changed(new, known)
@@ -225,7 +225,7 @@ class Boundary:
             for server, source in heirs(old.net, new.net).items():
                 if source == self._me:
                     self._store.put("given", epoch.number, server, start.body, replace=True)
-            rows_anew(self._store, self._me, new, start.body)
+            reset_rows(self._store, self._me, new, start.body)
         self._meet(epoch)
         self._changed(new, known)
         told = [f"{len(mine)} clients"] if new.has(self._me) else ["this server has left"]
@@ -241,7 +241,7 @@ class Boundary:
         for link in self._peers.values():
             link.renew(new.about)
         edge.bell.ring()
-        edge.cluster.doors.ring()
+        edge.cluster.work_bell.ring()
 
     def _meet(self, version: SignedNetwork) -> None:
         """Connect to every new server that the version names."""
@@ -250,7 +250,7 @@ class Boundary:
                 self._peers[d] = self._find(d, address)
 
 
-def rows_anew(store: Store, server: int, new: Federation, start: bytes) -> None:
+def reset_rows(store: Store, server: int, new: Federation, start: bytes) -> None:
     """Reset all rows but the model, as a new epoch begins with what they are in a first round.
 
     Call it inside a commit.

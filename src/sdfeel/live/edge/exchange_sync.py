@@ -70,9 +70,9 @@ class SyncExchange:
         for hop, stage in enumerate(hops):
             sent = stage.via == "server-server" and stage.crossings > 0
             if self._federation.backhaul is not None and sent:
-                await self._told(turn.k, hop, stage, rows, copies, closed)
+                await self._compressed_hop(turn.k, hop, stage, rows, copies, closed)
             else:
-                await self._hop(turn, hop, stage, rows, closed, last=hop + 1 == len(hops))
+                await self._plain_hop(turn, hop, stage, rows, closed, last=hop + 1 == len(hops))
         meetings = [stage for stage in mix.stages if stage.crossings]
         met = sorted({d for stage in meetings for d in stage.rows.tolist() if d >= 0})
         away = {"away": sorted(self._missed | set(self.absent))}
@@ -84,7 +84,7 @@ class SyncExchange:
 
         return Ended(rows[self._me], mix, tuple(met), keep, away, save)
 
-    async def _told(
+    async def _compressed_hop(
         self,
         k: int,
         hop: int,
@@ -121,7 +121,7 @@ class SyncExchange:
 
         rows.changed[me] = self.cluster.kept(mixed_in, before)
 
-    async def _hop(
+    async def _plain_hop(
         self, turn: Turn, hop: int, stage: Mixing, rows: ServerRows, closed: Closed, last: bool
     ) -> None:
         """One hop. The rows that others take are on disk before they get them.

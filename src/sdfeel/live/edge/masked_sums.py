@@ -57,8 +57,8 @@ class SumDesk:
     server: int
     store: Store
     policy: Policy
-    doors: Bell  # rings when a client may get an answer
-    arrivals: Bell  # rings when a message came
+    work_bell: Bell  # rings when a client may get an answer
+    result_bell: Bell  # rings when a message came
     clock: Callable[[], float]
     gone: Callable[[int], bool]  # does the round no longer wait for this client?
     drop: Callable[[list[int], int], None]  # continue without late clients
@@ -118,7 +118,7 @@ class SumDesk:
             self._at_odds(client)
         if step in ("unmask", ODDS):
             return {"kept": True}, None
-        found = await self.doors.wait_for(
+        found = await self.work_bell.wait_for(
             lambda: self._answer(turn, str(step), client), seconds(header, "wait")
         )
         return found if found is not None else ({"early": True}, None)
@@ -142,7 +142,7 @@ class SumDesk:
     def _keep(self, step: str, client: int, body: bytes) -> None:
         with self.store.commit():
             self.store.put("mask", self._open.k, self._part(step, client), body)
-        self.arrivals.ring()
+        self.result_bell.ring()
 
     def _read(self, step: str, client: int) -> bytes:
         return self.store.kept("mask", self._open.k, self._part(step, client)).body
@@ -212,7 +212,7 @@ class SumDesk:
             self.blame(liar, "in sums, it is at odds with more clients than can be lying")
         with self.store.commit():
             self.store.remember(ODDS, sorted(pairs))
-        self.arrivals.ring()
+        self.result_bell.ring()
 
     def _check_signed(self, client: int, words: str, seal: object) -> None:
         if self.notary is not None and not Seals(self.notary).check(client, words, seal):
@@ -260,7 +260,7 @@ class SumDesk:
         self._failed = why
         self._remember(turn.k)
         self.complain(f"round {turn.k + 1} has no sum: {why}")
-        self.doors.ring()
+        self.work_bell.ring()
 
     def _remember(self, k: int) -> None:
         with self.store.commit():
@@ -287,12 +287,12 @@ class SumDesk:
                 if left <= 0:
                     self.drop([n for n in expected if not self._came(step, n)], self._open.k)
                     break
-            await self.arrivals.wait_for(complete, left)
+            await self.result_bell.wait_for(complete, left)
         who = sorted(n for n in expected if self._came(step, n))  # the order that clients sign
         sitting.enough(who, step)
         self._closed = {**self._closed, step: who}
         self._remember(self._open.k)
-        self.doors.ring()
+        self.work_bell.ring()
 
     def total(self, k: int) -> Tensor:
         """(P,) the sum of all participants' integers, if need be from what is on the disk."""

@@ -75,7 +75,7 @@ class Neighbours:
 
     def welcome(self, server: int) -> None:
         """A server that was given up takes part again, unless it must stay away for longer."""
-        if server in self.absent and self._may(server):
+        if server in self.absent and self._may_take_part(server):
             self.absent.discard(server)
 
     def expect(self, server: int, k: int) -> None:
@@ -94,7 +94,7 @@ class Neighbours:
             del self._expected[server]
             self.welcome(server)
 
-    def _may(self, server: int) -> bool:
+    def _may_take_part(self, server: int) -> bool:
         turn = self.cluster.turn
         k = 0 if turn is None else turn.k
         if self.cluster.quarantine.holds(f"edge-{server}", k):
@@ -102,7 +102,7 @@ class Neighbours:
         return turn is None or k >= self._silences.get(server, (0, 0))[1]
 
     async def _may_come_back(self, server: int) -> bool:
-        return self._may(server) and await self.back(server)
+        return self._may_take_part(server) and await self.back(server)
 
     async def denied(self, server: int, error: SdfeelError) -> None:
         """A server refuses us: raise the error only if no other server accepts us.

@@ -322,7 +322,7 @@ class Edge:
         self.known = after
         self.opened(after)
         self.bell.ring()
-        self.cluster.doors.ring()
+        self.cluster.work_bell.ring()
         self.exchange.committed()
         if self.journal is not None:
             self.journal.append(record)
