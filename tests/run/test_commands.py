@@ -108,7 +108,8 @@ def test_nonsense_is_refused_before_anything_starts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", [80, 0, -0.5, float("nan"), "0.8", True])
 def test_a_target_is_an_accuracy_wherever_it_is_given(tmp_path: Path, target: Any) -> None:
     *_, _ = sdfeel.Run(experiment(), out=tmp_path / "a")
-    for ask in (sdfeel.show, sdfeel.export):
+    askers: tuple[Any, ...] = (sdfeel.show, sdfeel.export)
+    for ask in askers:
         with pytest.raises(sdfeel.InputError, match="target must be above 0 and at most 1"):
             ask(tmp_path / "a", target=target)
 
