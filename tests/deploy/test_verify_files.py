@@ -2,6 +2,7 @@
 another node."""
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -238,6 +239,21 @@ def test_a_part_that_is_missing_is_in_doubt_and_blames_nobody_else(tmp_path: Pat
     assert {each.nodes for each in told.findings} == {("edge-1",), ("client-0",)}
     assert "lacks rounds 1 to 2, of which others hold its signature" in told.findings[0].text
     assert told.verdict().endswith("is in doubt first, in round 1")
+
+
+def test_whoever_lost_lines_in_a_power_cut_is_in_doubt_and_not_convicted(tmp_path: Path) -> None:
+    """Nobody waits until the disk has these lines, so the newest may be lost."""
+    village = played(tmp_path)
+    for node, lost in (("edge-1", (1, 2)), ("client-0", (-1, -2))):
+        path, found = lines(tmp_path, node)
+        gone = [found[n] for n in lost]
+        left = [line for line in found if line not in gone]
+        path.write_text("".join(json.dumps(line) + "\n" for line in left))
+    told = verified(village)
+    assert told.findings
+    assert [each.text for each in told.findings if each.proven] == []
+    texts = [each.text for each in told.findings]
+    assert any("of which others hold its signature: a power cut took them" in t for t in texts)
 
 
 def test_clients_that_do_not_exist_are_not_verified(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class Books:
     _proven: set[tuple[str, int, str]] = field(default_factory=set)  # (server, round, client)
     _again: dict[tuple[str, int], list[Statement]] = field(default_factory=dict)
     _lacks: dict[str, set[int]] = field(default_factory=dict)  # rounds that own files lack
+    _gaps: set[tuple[str, int]] = field(default_factory=set)  # where lines before are missing
 
     @property
     def rounds(self) -> int:
@@ -84,6 +85,10 @@ class Books:
         }
         yes = sum(any(epoch >= version.number for epoch in each) for each in said.values())
         return yes > sum(bool(each) for each in said.values()) - yes
+
+    def gap(self, server: int, k: int) -> bool:
+        """Are lines missing right before a server's statement about a round?"""
+        return (f"edge-{server}", k) in self._gaps
 
     def servers(self) -> list[str]:
         return [name for name in self.lines if name.startswith("edge-")]
@@ -188,7 +193,7 @@ class Books:
         moved away begins anew, as it does not know the line before.
         """
         own = self.lines.setdefault(name, {})
-        before = None
+        before, last = None, -1
         for part in sorted(filter(None, parts), key=lambda each: each[0]["statement"]["round"]):
             for line in part:
                 statement = line["statement"]
@@ -203,12 +208,16 @@ class Books:
                     self.remarks.append(f"the statements of {name} begin with round {k + 1}")
                 elif before is not None and line is part[0] and statement["before"] == FIRST:
                     self.remarks.append(f"the statements of {name} begin anew with round {k + 1}")
+                elif before is not None and statement["before"] != before and k > last + 1:
+                    text = "its statement does not follow the one before: lines are missing"
+                    self.findings.append(Finding(k, (name,), f"{name}: {text}", False))
+                    self._gaps.add((name, k))
                 elif before is not None and statement["before"] != before:
                     text = "its statement does not follow the one before: lines are missing or"
                     self._found(k, name, f"{text} added")
                 if k in own:
                     self._twice(name, k, own[k]["statement"], statement)
-                before = hash_of(statement)
+                before, last = hash_of(statement), k
                 own.setdefault(k, line)
 
     def _twice(self, name: str, k: int, one: Statement, other: Statement) -> None:
@@ -256,18 +265,17 @@ class Books:
             self._lacks.setdefault(client, set()).add(k)
 
     def _cut_off(self) -> None:
-        """Report nodes whose own files lack rounds that they signed. Only at the beginning may they
-        be missing for a good reason: a rotated part may be somewhere else."""
+        """Report nodes whose own files lack rounds that they signed. None of that is proof of a
+        lie: a rotated part may be somewhere else, and a power cut may take the newest lines."""
         for name, rounds in self._lacks.items():
             begin = min(self.lines[name], default=0)
             for some in ({k for k in rounds if k < begin}, {k for k in rounds if k >= begin}):
                 if some:
-                    proven = max(some) >= begin
-                    how = "it was cut" if proven else "a part of it is missing here, or it was cut"
+                    newer = max(some) >= begin
+                    how = "a power cut took them" if newer else "a part of it is missing here"
                     text = f"its own file lacks {spans(some)}, of which others hold its signature"
-                    self.findings.append(
-                        Finding(min(some), (name,), f"{name}: {text}: {how}", proven)
-                    )
+                    text = f"{name}: {text}: {how}, or it was cut"
+                    self.findings.append(Finding(min(some), (name,), text, False))
 
     def _heard(self, name: str, k: int, key: str, heard: Line, statement: Statement) -> None:
         number, hop, row = map(int, key.split("/"))
