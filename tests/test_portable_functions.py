@@ -15,6 +15,7 @@ TOLD = {
     "core/gossip_weights.py",  # rounded in `extreme_eigenvalues`; zeta is only told
     "core/lanczos.py",
     "core/lanczos_vectors.py",
+    "core/agreement.py",  # how fast servers agree is only told
     "core/breakdown_points.py",
     "core/mixing.py",  # `contraction`
     "sim/simulate.py",  # how far servers are apart

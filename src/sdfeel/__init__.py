@@ -18,7 +18,7 @@ from sdfeel.version import __version__
 
 if TYPE_CHECKING:
     from sdfeel.api import Run, network, rerun, resume
-    from sdfeel.commands import RunDirectory, RunSet, Shown, compare, open, plan, show, sweep
+    from sdfeel.commands import RunSet, compare, plan, sweep
     from sdfeel.core.cost import Cost, Power
     from sdfeel.core.errors import DataError, Diverged, InputError, RunError, SdfeelError
     from sdfeel.core.events import Evaluated, Event, Finished, Round, Started, Warned
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
         SDFeel,
         Tiers,
     )
+    from sdfeel.show_runs import RunDirectory, Shown, open, show
 
 # Imported when first used: `sdfeel --help` must not wait for torch.
 _HOMES = {
@@ -155,14 +156,16 @@ _HOMES = {
         "resume",
     ),
     "commands": (
-        "RunDirectory",
         "RunSet",
-        "Shown",
         "compare",
-        "open",
         "plan",
-        "show",
         "sweep",
+    ),
+    "show_runs": (
+        "RunDirectory",
+        "Shown",
+        "open",
+        "show",
     ),
     "experiment.loading": ("load",),
     "report.export": ("export",),

@@ -13,7 +13,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from sdfeel.commands import experiment_of, show
+from sdfeel.commands import experiment_of
 from sdfeel.core import graphs, peers, tolerance
 from sdfeel.core.arrays import Floats
 from sdfeel.core.cost import Cost
@@ -43,6 +43,7 @@ from sdfeel.run.session import resume as continue_run
 from sdfeel.run.tracking import tracked, tracker
 from sdfeel.schemes import SCHEMES, lacking, name_of
 from sdfeel.schemes import tolerance as tolerance_of
+from sdfeel.show_runs import show
 
 _UNDER_WAY: WeakSet[Generator[Event]] = WeakSet()
 

@@ -11,8 +11,9 @@ from sdfeel.core.arrays import ints
 from sdfeel.core.cost import Bill, Cost, Overheads, Power, _with_counts, fair_shares
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
-from sdfeel.core.mixing import average, broadcast, cloud_average, collect, gossip, nothing
+from sdfeel.core.mixing import average, broadcast, cloud_average, collect, gossip
 from sdfeel.core.network import clustered
+from sdfeel.core.partial_mixing import nothing
 from sdfeel.core.scheme import Mix, Work
 
 NET = clustered([1] * 6, [0, 0, 1, 1, 2, 2], links("ring", 3))

@@ -15,8 +15,9 @@ from sdfeel.core.cost import Cost
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
-from sdfeel.core.mixing import broadcast, of_rows, restricted
+from sdfeel.core.mixing import broadcast, of_rows
 from sdfeel.core.network import Network, clustered
+from sdfeel.core.partial_mixing import restricted
 from sdfeel.core.scheme import Scheme
 from sdfeel.core.stragglers import Policy, RoundPlan, StragglerPolicy
 from sdfeel.radio.channel import Fading

@@ -5,7 +5,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sdfeel.dashboard.log import Extremes, LoggedEvent, LogLine, Sampled, parse
+from sdfeel.dashboard.log_lines import LoggedEvent, LogLine, parse
+from sdfeel.dashboard.log_samples import Extremes, Sampled
 from sdfeel.dashboard.views.curves import keeping_extremes
 from tests.dashboard.logs import line, measured
 

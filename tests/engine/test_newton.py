@@ -19,7 +19,7 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Task, Training, Workload
 from sdfeel.engine.batches import batches
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.optimizers import NEWTON
+from sdfeel.engine.newton import NEWTON
 from sdfeel.engine.parallel import ParallelEngine
 from sdfeel.engine.select import choose
 from sdfeel.models.flat import FlatModule

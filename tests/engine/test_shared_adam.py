@@ -15,7 +15,7 @@ from sdfeel.core.network import clustered
 from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Training, Workload
 from sdfeel.engine.loop import LoopEngine
-from sdfeel.engine.optimizers import read_shared_adam
+from sdfeel.engine.shared_adam import read_shared_adam
 from sdfeel.schemes import FedAvg
 from sdfeel.sim.simulate import Simulation
 from tests.sim.test_simulate import RATES

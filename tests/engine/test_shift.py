@@ -14,7 +14,7 @@ from sdfeel.data.federated import Examples
 from sdfeel.engine.base import Engine, Task, Training, Workload
 from sdfeel.engine.loop import LoopEngine
 from sdfeel.engine.native.engine import NativeEngine
-from sdfeel.engine.optimizers import NEWTON
+from sdfeel.engine.newton import NEWTON
 from sdfeel.engine.parallel import ParallelEngine
 from tests.engine.native.helpers import needs_compiler
 

@@ -17,7 +17,7 @@ from sdfeel.core.events import Finished, Warned
 from sdfeel.core.scheme import defaults
 from sdfeel.core.tolerance import OPTIONS
 from sdfeel.data.federated import federate
-from sdfeel.experiment import effects
+from sdfeel.experiment import key_rules
 from sdfeel.experiment.build import Prepared, prepare
 from sdfeel.experiment.loading import checked, keys, load
 from sdfeel.run.session import start
@@ -285,10 +285,10 @@ def test_every_condition_is_about_a_key_that_exists_and_is_tried_here() -> None:
     tried = {setting.partition("=")[0] for setting, _ in SETTINGS + OF_ANY_SCHEME}
     known = set(keys())
     asked = {word.rstrip(",") for about in OPTIONS.values() for word in about.keys.split()}
-    assert set(effects.KEYS) <= known
+    assert set(key_rules.KEYS) <= known
     assert asked & known <= tried
     elsewhere = {"training.workers", "latency.consensus", "training.momentum", "training.proximal"}
-    assert set(effects.KEYS) - elsewhere <= tried
+    assert set(key_rules.KEYS) - elsewhere <= tried
 
 
 @pytest.mark.parametrize("setting", ["training.momentum=0.5", "training.proximal=0.5"])

@@ -3,7 +3,7 @@ import pytest
 
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError
-from sdfeel.experiment.schema import LatencySection
+from sdfeel.experiment.cost_sections import LatencySection
 from sdfeel.radio.latency import PRESETS, assigned, speeds, step_seconds
 
 MNIST, CIFAR = 487_540, 138.4e6

@@ -11,8 +11,9 @@ from sdfeel.core.arrays import Bools, Ints
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
 from sdfeel.core.graphs import links
-from sdfeel.core.mixing import NOBODY, Mixing
+from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network, clustered
+from sdfeel.core.partial_mixing import NOBODY
 from sdfeel.core.scheme import Memory, Mix, Scheme, View, Work, meanings
 from sdfeel.schemes import SCHEMES, AsyncSDFeel, FedAvg, Feel, SDFeel, find
 from sdfeel.sim.simulate import Simulation

@@ -8,8 +8,8 @@ import pytest
 from sdfeel.core.arrays import Floats
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
-from sdfeel.core.mixing import restricted
 from sdfeel.core.network import clustered
+from sdfeel.core.partial_mixing import restricted
 from sdfeel.core.rules import ClippedSum, Median, OwnRule, Trimmed
 from sdfeel.core.scheme import Mix, Scheme, innermost
 from sdfeel.experiment.build import prepare

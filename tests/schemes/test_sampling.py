@@ -9,9 +9,10 @@ from numpy.testing import assert_allclose
 from sdfeel.core.arrays import Ints
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
-from sdfeel.core.mixing import broadcast, collect, restricted
+from sdfeel.core.mixing import broadcast, collect
 from sdfeel.core.network import Network
 from sdfeel.core.outages import Outages
+from sdfeel.core.partial_mixing import restricted
 from sdfeel.core.scheme import Mix, View, Work
 from sdfeel.core.whereabouts import UNCHANGED, Whereabouts
 from sdfeel.experiment.build import prepare

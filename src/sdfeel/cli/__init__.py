@@ -48,7 +48,7 @@ COMMANDS = {
     "init": Home(
         "sdfeel.cli.inspect", "Write a commented experiment file with every key and its default."
     ),
-    "schemes": Home("sdfeel.cli.inspect", "List the schemes and their options."),
+    "schemes": Home("sdfeel.cli.schemes", "List the schemes and their options."),
     "topology": Home(
         "sdfeel.cli.inspect",
         "Show a server graph: its links, its mixing weights, and how fast servers agree (zeta).",
@@ -76,7 +76,7 @@ COMMANDS = {
         "sdfeel.cli.figure",
         "Check the paper's claims: draw a figure from its kept curves, and judge each claim.",
     ),
-    "data": Home("sdfeel.cli.inspect", "List, fetch and inspect data sets."),
+    "data": Home("sdfeel.cli.data", "List, fetch and inspect data sets."),
     "bench": Home(
         "sdfeel.cli.bench",
         "Time the engines against plain torch code and the machine's limit, interleaved.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +18,6 @@ from sdfeel.cli.common import (
     Width,
     print_json,
     results,
-    transfer,
 )
 from sdfeel.cli.lazy import later
 from sdfeel.core.agreement import Agreement, agreement
@@ -28,44 +26,19 @@ from sdfeel.core.gossip_weights import GOSSIP_RULES
 from sdfeel.core.named import recorded_name
 from sdfeel.core.network import Network
 from sdfeel.core.peers import NAMES
-from sdfeel.core.scheme import defaults, meanings
-from sdfeel.core.tolerance import OPTIONS
-from sdfeel.data.partition import unevenness
-from sdfeel.report.tables import label_table
-from sdfeel.schemes import NAMED, SCHEMES, find
-from sdfeel.schemes.compatibility import TITLES, reasons, rows
 
 if TYPE_CHECKING:
     from sdfeel.experiment.schema import Experiment
 
 with later():
     from sdfeel.core import breakdown_points
-    from sdfeel.data import catalog, download
-    from sdfeel.experiment import build, build_data, build_liars, build_network, loading
-    from sdfeel.report import drawing, holdings
+    from sdfeel.experiment import build, build_liars, build_network, loading
+    from sdfeel.report import drawing
     from sdfeel.report import topology as graphs
     from sdfeel.run import exposure as exposures
 
 
-data = typer.Typer(
-    invoke_without_command=True,
-    no_args_is_help=False,
-    add_completion=False,
-    rich_markup_mode="markdown",
-)
-Directory = Annotated[
-    Path | None, typer.Option("--directory", "-d", help="Where the files are (default: the cache).")
-]
 Picture = Annotated[Path | None, typer.Option(help="Also draw it, to a .pdf, .svg or .png file.")]
-
-
-SKEW = {
-    "largest_share": "share of the largest class, mean",
-    "classes_held": "classes held, mean",
-    "distance": "distance from the overall mix of labels (0 to 1), mean",
-    "smallest": "fewest examples",
-    "largest": "most examples",
-}
 
 
 def init(
@@ -294,192 +267,3 @@ def _topology_table(net: Any) -> Table:
 
 def _weight(value: float) -> str:
     return f"{round(value, 3) + 0.0:.3f}"  # adding 0 turns -0.0 into 0.0
-
-
-@data.callback()
-def data_list(context: typer.Context, directory: Directory = None, as_json: AsJson = False) -> None:
-    """List, fetch and inspect data sets.
-
-    Examples:
-
-      sdfeel data
-
-      sdfeel data get mnist
-
-      sdfeel data show --set data.partition=dirichlet
-    """
-    if context.invoked_subcommand is not None:
-        return
-    found = catalog.describe(directory)
-    if as_json:
-        print_json([{**dataclasses.asdict(card), "found": _text(card.found)} for card in found])
-        return
-    table = Table("data", "train", "test", "input", "classes", "here", box=None, pad_edge=False)
-    for card in found:
-        here = "built in" if card.name == "digits" else "yes" if card.found else "no"
-        shape = "x".join(map(str, card.shape))
-        counts = (f"{card.train:,}", f"{card.test:,}", shape, str(card.classes))
-        table.add_row(f"[bold]{card.name}", *counts, here)
-    results.print(table)
-    for card in found:
-        if card.found is None:
-            results.print(f"to fetch it: sdfeel data get {card.name}", soft_wrap=True)
-        elif card.name != "digits":
-            results.print(f"{card.name}: {escape(str(card.found))}", soft_wrap=True)
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-@data.command("get")
-def data_get(
-    name: Annotated[str, typer.Argument(help="mnist, fashion-mnist or cifar10.")],
-    directory: Directory = None,
-    as_json: AsJson = False,
-) -> None:
-    """Fetch a data set and verify it.
-
-    Examples:
-
-      sdfeel data get mnist
-
-      sdfeel data get cifar10 --directory ~/data
-    """
-    where = directory if directory is not None else catalog.default_directory()
-    with transfer() as report:
-        path = download.get(name, where, report)
-    if as_json:
-        print_json({"name": name, "path": str(path)})
-    else:
-        results.print(f"{name} is here: {escape(str(path))}", soft_wrap=True)
-
-
-@data.command("show")
-def data_show(
-    experiment: ExperimentFile = None,
-    settings: Settings = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Where to draw it (.pdf, .svg, .png).")
-    ] = None,
-    width: Width = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show who holds which data, by client and by cluster, and how uneven it is.
-
-    Examples:
-
-      sdfeel data show
-
-      sdfeel data show --set data.partition=dirichlet --set data.concentration=0.1
-
-      sdfeel data show my.toml --picture who.png --json
-    """
-    chosen = loading.load(experiment, settings or ())
-    split = build_data.build_data(chosen)
-    net = build_network.build_network(chosen, split)
-    counts = build_network.who_holds_what(split)
-    drawn = picture if picture is not None else Path("holdings.png")
-    drawing.save(holdings.holdings(counts, net.home, width), drawn, width)
-    skew = dataclasses.asdict(unevenness(counts, net.home))
-    if as_json:
-        print_json(
-            {
-                "clients": counts.tolist(),
-                "home": net.home.tolist(),
-                "skew": skew,
-                "picture": str(drawn),
-            }
-        )
-        return
-    rows = [(text, skew["clients"][key], skew["clusters"][key]) for key, text in SKEW.items()]
-    results.print(label_table(rows))
-    results.print(f"picture: {escape(str(drawn))}", soft_wrap=True)
-
-
-FACTS = {
-    "server_links": "servers linked",
-    "cloud_links": "cloud",
-    "latency": "latency",
-    "any_topology": "any graph",
-    "cell_edge": "cell edge",
-    "proof": "non-IID proof",
-}
-
-
-def schemes(
-    compatibility: Annotated[
-        bool, typer.Option("--compatibility", help="Show which options go with which scheme.")
-    ] = False,
-    as_json: AsJson = False,
-) -> None:
-    """List the schemes and their options.
-
-    Examples:
-
-      sdfeel schemes
-
-      sdfeel schemes --compatibility
-
-      sdfeel schemes --json
-    """
-    if compatibility:
-        _compatibility(as_json)
-        return
-    every = {**SCHEMES, **{name: find(name) for name in NAMED.added()}}
-    found = [_scheme_card(name, kind) for name, kind in every.items()]
-    if as_json:
-        print_json(found)
-        return
-    table = Table("scheme", "option", "default", "meaning", box=None, pad_edge=False)
-    for card in found:
-        table.add_row(f"[bold]{card['name']}", "", "", card["about"])
-        for option in card["options"]:
-            default = "none" if option["default"] is None else str(option["default"])
-            table.add_row("", f"scheme.{option['name']}", default, option["meaning"], style="dim")
-    results.print(table)
-    results.print(_facts_table(found))
-
-
-def _compatibility(as_json: bool) -> None:
-    """Which schemes use, ignore or refuse which options."""
-    if as_json:
-        print_json({name: row.verdicts for row in rows() for name in row.schemes})
-        return
-    letters = dict(zip(OPTIONS, "abcdefghijklmnopqrstuvwxyz", strict=False))
-    table = Table("scheme", *letters.values(), box=None, pad_edge=False)
-    for row in rows():
-        marks = ("-" if cell == "ignored" else cell for cell in row.cells)
-        table.add_row("\n".join(row.schemes), *marks)
-    results.print(table)
-    results.print("yes: used; -: makes no difference; no: refused\n")
-    for option, letter in letters.items():
-        keys = OPTIONS[option].keys
-        results.print(f"{letter}  {TITLES[option]}: {keys}", highlight=False, soft_wrap=True)
-    for who, option, why in reasons():
-        results.print(f"no: {who}, {option}: {why}", highlight=False, soft_wrap=True)
-
-
-def _facts_table(cards: list[dict[str, Any]]) -> Table:
-    """The paper's Table I, from the schemes' own facts."""
-    table = Table("scheme", *FACTS.values(), box=box.SIMPLE_HEAD, pad_edge=False)
-    for card in cards:
-        words = {True: "yes", False: "no"}
-        table.add_row(card["name"], *(words.get(v, str(v)) for v in card["facts"].values()))
-    return table
-
-
-def _scheme_card(name: str, kind: Any) -> dict[str, Any]:
-    return {
-        "name": name,
-        "about": (kind.__doc__ or "").split("\n")[0],
-        "facts": dataclasses.asdict(kind.facts),
-        "options": [
-            {
-                "name": name,
-                "default": default,
-                "meaning": meanings(kind)[name],
-            }
-            for name, default in defaults(kind).items()
-        ],
-    }

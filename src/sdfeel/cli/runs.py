@@ -34,7 +34,7 @@ from sdfeel.run import store
 from sdfeel.schemes import SCHEMES
 
 with later():
-    from sdfeel import api, commands
+    from sdfeel import api, commands, show_runs
     from sdfeel.cli import show as shown
     from sdfeel.experiment import grid as grids
     from sdfeel.experiment import loading
@@ -217,7 +217,7 @@ def _finish_one(session: durable.Session, as_json: bool) -> None:
             progress.update(label, event)
     if not session.finished:
         _stopped(f"sdfeel resume {directory}")
-    shown.tell(commands.show(directory), as_json)
+    shown.tell(show_runs.show(directory), as_json)
 
 
 def _finish_many(runs: commands.RunSet, again: str) -> None:

@@ -22,7 +22,7 @@ from sdfeel.report.units import percent
 from sdfeel.run import store
 
 with later():
-    from sdfeel import commands
+    from sdfeel import show_runs
     from sdfeel.dashboard import app as dashboard
     from sdfeel.report import drawing, plan_pictures
     from sdfeel.report import gantt as charts
@@ -54,7 +54,7 @@ def show(
     if (directory / plans.RECORD).is_file() and not as_json:
         _tell_plan(directory, picture, width)
         return
-    tell(commands.show(directory, target, picture, width), as_json)
+    tell(show_runs.show(directory, target, picture, width), as_json)
 
 
 def _tell_plan(directory: Path, picture: Path | None, width: str | None) -> None:
@@ -66,7 +66,7 @@ def _tell_plan(directory: Path, picture: Path | None, width: str | None) -> None
     results.print(f"picture: {escape(str(drawn))}", soft_wrap=True)
 
 
-def tell(found: commands.Shown, as_json: bool = False) -> None:
+def tell(found: show_runs.Shown, as_json: bool = False) -> None:
     """Print what is shown: a table, or a JSON document."""
     for note in found.notes:
         people.print(f"note: {escape(note)}", soft_wrap=True)

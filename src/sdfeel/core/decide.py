@@ -21,9 +21,10 @@ from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.errors import InputError
 from sdfeel.core.masked_sums import PAIR, clients_in_sums, without_small_sums
-from sdfeel.core.mixing import Mixing, in_steps, restricted, selected
+from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
 from sdfeel.core.outages import NetworkState, Outages
+from sdfeel.core.partial_mixing import in_steps, restricted, selected
 from sdfeel.core.repeated_rounds import same_end, same_start, sent_as
 from sdfeel.core.scheme import (
     Estimates,

@@ -15,8 +15,9 @@ import numpy as np
 from sdfeel.core.arrays import Bools, Floats, Ints, floats
 from sdfeel.core.cost import Bill, Cost
 from sdfeel.core.errors import InputError
-from sdfeel.core.mixing import Mixing, nothing, of_rows, restricted
+from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network, parts
+from sdfeel.core.partial_mixing import nothing, restricted
 from sdfeel.core.scheme import Lane, Memory, Mix, Work
 from sdfeel.core.seeds import rng
 from sdfeel.core.sparse import Sparse

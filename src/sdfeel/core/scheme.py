@@ -14,8 +14,9 @@ from sdfeel.core.arrays import Floats, Ints, ints
 from sdfeel.core.errors import InputError, said, unknown
 from sdfeel.core.learning_rates import Schedule
 from sdfeel.core.link_times import LinkTimes
-from sdfeel.core.mixing import Mixing, selected
+from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
+from sdfeel.core.partial_mixing import selected
 from sdfeel.core.seeds import rng
 from sdfeel.core.sparse import Sparse
 from sdfeel.core.staleness import Clocks

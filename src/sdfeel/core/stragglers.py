@@ -12,7 +12,7 @@ import numpy as np
 from sdfeel.core.arrays import Bools, Floats, Ints, floats
 from sdfeel.core.cost import Cost
 from sdfeel.core.errors import InputError
-from sdfeel.core.mixing import nothing, restricted
+from sdfeel.core.partial_mixing import nothing, restricted
 from sdfeel.core.portable import exp, log, log2
 from sdfeel.core.scheme import Mix, View, Work
 

@@ -72,7 +72,7 @@ from sdfeel.experiment.build_training import (
     check_own_loss,
     preset_of,
 )
-from sdfeel.experiment.effects import Case
+from sdfeel.experiment.key_rules import Case
 from sdfeel.experiment.loading import hinted, rule_of
 from sdfeel.experiment.read_whereabouts import build_whereabouts
 from sdfeel.experiment.real_networks import links_table

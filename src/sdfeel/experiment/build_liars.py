@@ -7,7 +7,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.network import Network
 from sdfeel.core.rules import Rule
 from sdfeel.engine.attacks import Attack, drawn_liars
-from sdfeel.experiment.effects import Case
+from sdfeel.experiment.key_rules import Case
 from sdfeel.experiment.schema import Experiment
 from sdfeel.schemes import tolerance
 from sdfeel.schemes.robust_rules import (

@@ -22,7 +22,7 @@ from sdfeel.data.clusters import assign
 from sdfeel.data.clusters import sizes as cluster_sizes
 from sdfeel.data.federated import Federated
 from sdfeel.data.partition import holdings
-from sdfeel.experiment.effects import Case
+from sdfeel.experiment.key_rules import Case
 from sdfeel.experiment.read_whereabouts import used_whereabouts
 from sdfeel.experiment.real_networks import (
     TOPOHUB,

@@ -20,14 +20,11 @@ from sdfeel.engine.messages import FLOAT, Packing
 from sdfeel.engine.parts import GRADIENTS
 from sdfeel.experiment.build_network import server_graph
 from sdfeel.experiment.build_training import preset_of
-from sdfeel.experiment.effects import Rates
+from sdfeel.experiment.cost_sections import LatencySection, RadioSection
+from sdfeel.experiment.key_rules import Rates
 from sdfeel.experiment.read_whereabouts import build_whereabouts
 from sdfeel.experiment.real_networks import ServerGraph, links_table
-from sdfeel.experiment.schema import (
-    Experiment,
-    LatencySection,
-    RadioSection,
-)
+from sdfeel.experiment.schema import Experiment
 from sdfeel.experiment.user_files import (
     clients_table,
     mahimahi_table,

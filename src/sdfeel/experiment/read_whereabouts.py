@@ -12,7 +12,7 @@ from sdfeel.core.errors import InputError
 from sdfeel.core.gossip_weights import GOSSIP_RULES, laplacian_weights
 from sdfeel.core.network import Network
 from sdfeel.core.whereabouts import NOWHERE, UNCHANGED, Rule, Whereabouts
-from sdfeel.experiment.effects import Case
+from sdfeel.experiment.key_rules import Case
 from sdfeel.experiment.real_networks import great_circle
 from sdfeel.experiment.schema import NetworkSection
 from sdfeel.experiment.user_files import text_of

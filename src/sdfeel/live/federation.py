@@ -18,9 +18,10 @@ from torch import Tensor
 from sdfeel.core.arrays import Floats, Ints, floats
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
-from sdfeel.core.mixing import Mixing, of_rows, restricted
+from sdfeel.core.mixing import Mixing, of_rows
 from sdfeel.core.network import Network
 from sdfeel.core.outages import among
+from sdfeel.core.partial_mixing import restricted
 from sdfeel.core.scheme import Memory, Mix, View, Work
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.attacks import Attack

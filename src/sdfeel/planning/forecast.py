@@ -13,7 +13,7 @@ from math import ceil
 
 from sdfeel.core.decide import Decisions
 from sdfeel.core.errors import InputError
-from sdfeel.experiment import build, effects
+from sdfeel.experiment import build, key_rules
 from sdfeel.experiment.build_prices import build_cost
 from sdfeel.experiment.loading import checked
 from sdfeel.experiment.schema import Experiment
@@ -116,7 +116,7 @@ class Forecaster:
         scheme, net = self._workshop.scheme(candidate), self._workshop.net(candidate)
         case = build.build_case(self.base, scheme, net)
         for key in LINKS:
-            if all(need.holds(case) for need in effects.KEYS[key]):
+            if all(need.holds(case) for need in key_rules.KEYS[key]):
                 rate = float(getattr(self.base.latency, key.partition(".")[2]))
                 near = {each for each in RATES if rate / SPAN <= each <= rate * SPAN}
                 yield Knob(key, rate, tuple(sorted({*near, rate})))

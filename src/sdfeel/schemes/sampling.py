@@ -17,8 +17,8 @@ import numpy as np
 
 from sdfeel.core.arrays import Ints, ints
 from sdfeel.core.errors import InputError, at_least
-from sdfeel.core.mixing import restricted
 from sdfeel.core.network import Network
+from sdfeel.core.partial_mixing import restricted
 from sdfeel.core.scheme import Around, Lane, Mix, Scheme, View, Work, only, some_of
 from sdfeel.core.seeds import rng
 

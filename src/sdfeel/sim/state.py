@@ -13,8 +13,9 @@ from sdfeel.core.arrays import Floats, Ints
 from sdfeel.core.cost import Bill
 from sdfeel.core.decide import Begun, mean_iterations
 from sdfeel.core.events import Crew
-from sdfeel.core.mixing import Mixing, selected
+from sdfeel.core.mixing import Mixing
 from sdfeel.core.network import Network
+from sdfeel.core.partial_mixing import selected
 from sdfeel.core.scheme import Estimates, Lane, Memory, Mix
 from sdfeel.core.staleness import Clocks
 from sdfeel.engine.base import Task

@@ -13,8 +13,9 @@ from typing import Any
 from sdfeel.core.errors import InputError
 from sdfeel.core.events import Started, to_record
 from sdfeel.core.run_files import EXPERIMENT, PROVENANCE, of_toml
-from sdfeel.dashboard.log import FEW, LogReader, parse
+from sdfeel.dashboard.log import FEW, LogReader
 from sdfeel.dashboard.log_files import NotHere, Root
+from sdfeel.dashboard.log_lines import parse
 from sdfeel.dashboard.views.curves import charts, drawable
 from sdfeel.dashboard.views.run_list import Catalogue, RunSummary
 from sdfeel.experiment.loading import keys

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from sdfeel.core.events import Evaluated, Finished, Round, Started
 from sdfeel.core.run_files import CHECKPOINT, EVENTS, EXPERIMENT, GROUP, PROVENANCE, finite, of_toml
-from sdfeel.dashboard.log import HEAD, LogReader, parse
+from sdfeel.dashboard.log import LogReader
 from sdfeel.dashboard.log_files import (
     PLAN,
     UNREADABLE,
@@ -23,6 +23,7 @@ from sdfeel.dashboard.log_files import (
     lock_inode,
     locked_inodes,
 )
+from sdfeel.dashboard.log_lines import HEAD, parse
 from sdfeel.dashboard.notes import Notes, read_notes
 from sdfeel.report.lines import Group
 from sdfeel.report.styles import style_of

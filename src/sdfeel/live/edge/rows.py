@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sdfeel.core.mixing import Mixing, restricted
+from sdfeel.core.mixing import Mixing
+from sdfeel.core.partial_mixing import restricted
 from sdfeel.core.scheme import Mix
 from sdfeel.engine.combine import combined, weighted
 from sdfeel.engine.messages import Codec, Packing
