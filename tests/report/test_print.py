@@ -218,7 +218,7 @@ def test_panels_of_a_row_share_their_unit() -> None:
 
 
 def test_two_wide_panels_are_refused_in_a_column(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not fit a width of 'column': choose page"):
+    with pytest.raises(InputError, match="does not fit a width of 'column': choose the width page"):
         save(held(None), tmp_path / "x.pdf", "column")
 
 

@@ -58,8 +58,8 @@ SMALLEST, LARGEST = 7.0, 9.0  # points in print, for every letter
 
 def inches(width: str | None) -> float | None:
     """A width by its name; None: as the picture was made."""
-    if width is not None and width not in WIDTHS:
-        raise InputError(f"no width '{width}': choose one of {', '.join(WIDTHS)}")
+    if width is not None and not (isinstance(width, str) and width in WIDTHS):
+        raise InputError(f"no width {width!r}: choose one of {', '.join(WIDTHS)}")
     return None if width is None else WIDTHS[width]
 
 
