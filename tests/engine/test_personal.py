@@ -324,7 +324,7 @@ WRONG: dict[str, tuple[list[str], str]] = {
     "measures": (["personal.method=fedper", "scheme.name=adaptive"], "adaptive compares"),
     "gradients": (["personal.method=fedrep", "scheme.name=scaffold"], "scaffold reads gradients"),
     "one step": (["personal.method=fedrep", "scheme.tau1=1"], "scheme.tau1 is 1"),
-    "estimates": (["personal.method=fedper", "evaluation.estimates=true"], "a model that all share"),
+    "estimates": (["personal.method=fedper", "evaluation.estimates=true"], "a model that all"),
     "carried": (["personal.method=fedper", "training.optimizer=shared-adam"], "set it to sgd"),
 }
 

@@ -23,7 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import AutoLocator, FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-from sdfeel.core.errors import InputError
+from sdfeel.core.errors import InputError, of_kind
 from sdfeel.core.run_files import write_atomic
 from sdfeel.report.units import short
 
@@ -58,9 +58,13 @@ SMALLEST, LARGEST = 7.0, 9.0  # points in print, for every letter
 
 def inches(width: str | None) -> float | None:
     """A width by its name; None: as the picture was made."""
-    if width is not None and not (isinstance(width, str) and width in WIDTHS):
-        raise InputError(f"no width {width!r}: choose one of {', '.join(WIDTHS)}")
-    return None if width is None else WIDTHS[width]
+    if width is None:
+        return None
+    words = f"one of {', '.join(WIDTHS)}"
+    of_kind("width", width, str, words)
+    if width not in WIDTHS:
+        raise InputError(f"no width '{width}': choose {words}")
+    return WIDTHS[width]
 
 
 def fitted(figure: Figure, width: str | None) -> Figure:
