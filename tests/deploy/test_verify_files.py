@@ -256,6 +256,17 @@ def test_whoever_lost_lines_in_a_power_cut_is_in_doubt_and_not_convicted(tmp_pat
     assert any("of which others hold its signature: a power cut took them" in t for t in texts)
 
 
+def test_nobody_is_convicted_by_a_file_of_another_node(tmp_path: Path) -> None:
+    village = played(tmp_path)
+    path, _ = lines(tmp_path, "client-3")
+    shutil.copy(path, lines(tmp_path, "client-2")[0])
+    told = verified(village)
+    assert [each.text for each in told.findings if each.proven] == []
+    texts = [each.text for each in told.findings]
+    assert "client-2: statements of client-3 are in its directory: move them to client-3's" in texts
+    assert not [text for text in texts if text.startswith("client-3")]
+
+
 def test_clients_that_do_not_exist_are_not_verified(tmp_path: Path) -> None:
     words = ("network.clients=4", "network.servers=2", "data.classes_per_client=5")
     make(prepare(load(None, [*words, "training.engine=loop"])), tmp_path, on_loopback(2))

@@ -193,14 +193,18 @@ class Books:
         moved away begins anew, as it does not know the line before.
         """
         own = self.lines.setdefault(name, {})
-        before, last = None, -1
+        before, last, strays = None, -1, dict[str, int]()
         for part in sorted(filter(None, parts), key=lambda each: each[0]["statement"]["round"]):
             for line in part:
                 statement = line["statement"]
                 k = statement["round"]
                 if k in own and own[k]["statement"] == statement:
                     continue  # a copy of a part
-                good = self._signer(statement, line) == name and statement.get("who") == name
+                signed = self._signer(statement, line)
+                if signed not in (None, name) and statement.get("who") == signed:
+                    strays.setdefault(str(signed), k)
+                    continue
+                good = signed == name == statement.get("who")
                 if not good or statement.get("federation") != self.federation:
                     text = "its statement does not fit its signature: somebody changed it"
                     self._found(k, name, text)
@@ -219,6 +223,9 @@ class Books:
                     self._twice(name, k, own[k]["statement"], statement)
                 before, last = hash_of(statement), k
                 own.setdefault(k, line)
+        for other, k in strays.items():  # nobody is convicted by what somebody else signed
+            text = f"{name}: statements of {other} are in its directory: move them to {other}'s"
+            self.findings.append(Finding(k, (name,), text, False))
 
     def _twice(self, name: str, k: int, one: Statement, other: Statement) -> None:
         """A client may do a round again, in a new statement; a server's statement is final."""
