@@ -6,6 +6,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
+
 from sdfeel.core.errors import InputError, RunError, of_kind, whole_number
 from sdfeel.core.events import Event
 from sdfeel.core.named import is_path, recorded_name
@@ -31,6 +33,7 @@ from sdfeel.show_runs import RunDirectory, Shown, open, show_group
 
 SEEDS = 10_000  # of a comparison, at most
 KINDS: tuple[GoalKind, ...] = ("accuracy", "loss", "budget")
+NUMBERS = ("target_accuracy", "target_loss", "budget", "effort")
 
 
 class RunSet:
@@ -250,6 +253,14 @@ def planner(
     """A search for the best way to train, step by step."""
     if isinstance(schemes, str) or not hasattr(schemes, "__iter__"):
         of_kind("schemes", schemes, (), "a list of schemes")
+    schemes = list(schemes)
+    for each in schemes:
+        of_kind("each of the schemes", each, str, "a scheme's name")
+    if not isinstance(choose_graph, bool):
+        of_kind("choose_graph", choose_graph, (), "True or False")
+    for name, value in zip(NUMBERS, (target_accuracy, target_loss, budget, effort), strict=True):
+        if value is not None or name == "effort":
+            of_kind(name, value, (int, float, np.number), "a number")
     asked = zip(KINDS, (target_accuracy, target_loss, budget), strict=True)
     given = [Goal(kind, value) for kind, value in asked if value is not None]
     if len(given) > 1:

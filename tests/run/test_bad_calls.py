@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import sdfeel
+from sdfeel.commands import planner
 
 X = torch.randn(48, 3, generator=torch.Generator().manual_seed(0))
 Y = (X.sum(1) > 0).long()
@@ -92,6 +93,15 @@ def of_matrix(weights: Any) -> None: ...
 def of_rows(rows: Any) -> None: ...
 
 
+def export_(
+    out: Any = None,
+    target: Any = None,
+    against: Any = None,
+    picture: Any = None,
+    width: Any = "column",
+) -> None: ...
+
+
 CALLS: dict[str, tuple[Callable[..., Any], Any]] = {
     "Run": (run, sdfeel.Run.__init__),
     "federate": (
@@ -112,6 +122,9 @@ CALLS: dict[str, tuple[Callable[..., Any], Any]] = {
         sdfeel.sweep,
     ),
     "open": (sdfeel.open, sdfeel.open),
+    "load": (lambda **g: sdfeel.load(**{"file": "none.toml", **g}), sdfeel.load),
+    "export": (lambda **g: sdfeel.export("none", **g), export_),
+    "plan": (lambda **g: planner(**{"experiment": SMALL, "effort": 0.0, **g}), planner),
     "show": (lambda **g: sdfeel.show(**{"directory": "none", **g}), sdfeel.show),
     "resume": (lambda **g: sdfeel.resume(**{"directory": "none", **g}), sdfeel.resume),
     "rerun": (lambda **g: sdfeel.rerun(**{"directory": "none", "out": "o", **g}), sdfeel.rerun),
@@ -182,6 +195,13 @@ SENSE = {
         "accept_changes": set(JUNK),
     },
     "network": {"seed": WHOLE},
+    "plan": {
+        "experiment": {"mapping"},
+        "target_loss": {"half", "huge"},
+        "budget": {"half", "huge"},
+        "choose_graph": {"true"},
+        "effort": {"zero", "half", "huge"},
+    },
     "Personal": {"stays": {"list"}, "travels": {"list"}, "pull": {"zero", "half", "huge"}},
     "Cost": {
         "model_bits": {"half", "huge"},

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
 
@@ -46,6 +47,7 @@ def load(file: str | Path | None = None, settings: Sequence[str] = ()) -> Experi
     """The experiment in a file (default: all defaults) with `section.key=value` settings on top."""
     values: dict[str, Any] = {}
     if file is not None:
+        of_kind("file", file, (str, PathLike), "an experiment's file")
         file = Path(file)
         values = _read(file)
         _locate(values, file.parent)

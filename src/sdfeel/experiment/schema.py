@@ -162,7 +162,7 @@ class TrainingSection(Section):
     is forgotten at every broadcast; newton-diagonal: steps scaled by the curvature, which travels
     with the model; or shared-adam: Adam whose moments travel with the model and are averaged like
     it"""
-    momentum: Annotated[float, Field(ge=0)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """sgd only"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
     """for every optimiser that has it"""

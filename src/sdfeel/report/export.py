@@ -5,10 +5,11 @@ import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import floor, isfinite, log10
+from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from sdfeel.core.errors import InputError, unknown
+from sdfeel.core.errors import InputError, of_kind, unknown
 from sdfeel.core.events import Evaluated, Finished, Round
 from sdfeel.core.run_files import write_atomic
 from sdfeel.report import curves, drawing
@@ -66,6 +67,11 @@ def export(
     for the learning curves (.pdf, .svg or .png), as wide as a column of a paper, or, by `width`,
     as a page or a slide.
     """
+    for name, file in (("out", out), ("picture", picture)):
+        if file is not None:
+            of_kind(name, file, (str, PathLike), "a file")
+    if against is not None:
+        of_kind("against", against, str, "the name of a line")
     kind = format or (_of_ending(Path(out)) if out is not None else "markdown")
     if kind not in get_args(Format):
         raise unknown("format", str(kind), get_args(Format))
