@@ -288,7 +288,9 @@ def test_a_server_whose_state_cannot_be_written_is_not_healthy_until_it_can(
 def test_a_signal_ends_a_node_in_good_order(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SIGHUP comes when a terminal is closed."""
+    """SIGHUP comes when a terminal is closed; tests that nohup started would ignore it."""
+    usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+    inherited = signal.signal(number, usual)
     identity = Federation.create(tmp_path / "federation").issue("edge/0")
     (tmp_path / "node").mkdir()
     setting = NodeSetting(identity, tmp_path / "node", {}, tmp_path)
@@ -301,7 +303,10 @@ def test_a_signal_ends_a_node_in_good_order(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(EdgeLife, "live", live)
-    completed(run_edge(federation, setting, Service("127.0.0.1:0"), told.append))
+    try:
+        completed(run_edge(federation, setting, Service("127.0.0.1:0"), told.append))
+    finally:
+        signal.signal(number, inherited)
     assert told[-1] == "stopped; it continues from here when it is started again"
     assert json.loads((tmp_path / "node" / STATUS).read_text())["ended"]
 
